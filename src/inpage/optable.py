@@ -1,0 +1,98 @@
+"""The op table: the one source of op numbers and operand layouts.
+
+`build_wheels.py` generates `src/kernels/optable.h` from it; `program.py` encodes by it; the reference executor decodes
+by it. An instruction is a run of 32-bit words:
+
+    [op | length << 16] [chunks] [operand 0] [operand 1] ...
+
+`length` counts all words of the instruction, `chunks` says into how many independent parts an executor with threads may
+cut it. Operand kinds:
+
+    out, in   byte address of a dense row-major array in kernel memory; an optional `in` (marked `?`) may be 0
+    int       a signed 32-bit integer; a negative word -1-r stands for register r, read when the program runs
+    float     the bits of a float32
+
+All arrays are float32 unless the operand's comment says otherwise. Weights of `linear` (and tables with layout
+`PANELS`) are packed as [ceil(rows / 8)][inner][8], rows past the end zero.
+"""
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["out", "in", "int", "float"]
+
+
+class Operand(NamedTuple):
+    name: str
+    kind: Kind
+    optional: bool
+
+
+class Op(NamedTuple):
+    name: str
+    number: int
+    operands: tuple[Operand, ...]
+
+    @property
+    def length(self) -> int:
+        """Words of one instruction."""
+        return 2 + len(self.operands)
+
+
+ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
+BINARY = ("add", "subtract", "multiply", "divide")
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+LAYOUTS = ("rows", "panels")
+POOLING = ("mean", "first", "last", "max")
+PANEL = 8
+
+_TABLE = """
+linear           out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
+embedding        out:y in:ids in:table in?:residual int:count int:dim int:vocabulary int:layout
+layer_norm       out:y in:x in?:residual in:weight in:bias int:rows int:dim float:eps
+attention        out:y in:q in:k in:v in?:mask in?:bias int:batch int:heads int:kv_heads int:q_len int:kv_len int:head_dim int:q_stride int:k_stride int:v_stride int:bias_batch_stride int:causal float:scale
+matmul           out:c in:a in:b int:outer int:middle int:rows int:columns int:inner int:a_outer int:a_middle int:a_row int:b_outer int:b_middle int:b_row int:b_inner int:c_outer int:c_middle int:c_row float:alpha
+softmax          out:y in:x in?:mask in?:bias int:batch int:heads int:q_len int:kv_len int:bias_batch_stride int:causal int:log
+activation       out:y in:x int:count int:activation
+binary           out:y in:a in:b int:count int:b_count int:operation
+copy             out:y in:x int:d0 int:d1 int:d2 int:d3 int:y0 int:y1 int:y2 int:y3 int:x0 int:x1 int:x2 int:x3
+convert          out:y in:x int:count int:source int:target
+pack             out:y in:x int:rows int:inner int:source int:row_stride int:column_stride
+unpack           out:y in:x int:rows int:inner
+pool             out:y in:x in?:mask int:batch int:length int:dim int:pooling
+normalize        out:y in:x int:rows int:dim float:eps
+position_ids     out:y in:ids int:rows int:length int:padding_id
+cross_entropy    out:loss in:logits in:labels int:rows int:classes int:ignore_index
+mse_loss         out:loss in:x in:target int:count
+bce_loss         out:loss in:logits in:target int:count
+topk             out:values out:indices in:x int:rows int:columns int:k
+random_normal    out:y int:count int:seed float:mean float:std
+fill             out:y int:count float:value
+"""
+
+
+def _parse(line: str, number: int) -> Op:
+    name, *operands = line.split()
+    parsed: list[Operand] = []
+    for text in operands:
+        kind, operand = text.split(":")
+        parsed.append(Operand(operand, kind.rstrip("?"), kind.endswith("?")))  # pyright: ignore[reportArgumentType]
+    return Op(name, number, tuple(parsed))
+
+
+OPS: dict[str, Op] = {op.name: op for op in (_parse(line, i) for i, line in enumerate(_TABLE.strip().splitlines(), 1))}
+BY_NUMBER: dict[int, Op] = {op.number: op for op in OPS.values()}
+
+
+def c_header() -> str:
+    """Text of `optable.h`: an enum of op numbers and, for each op, the index of every operand in an instruction."""
+    lines = ["/* Generated from src/inpage/optable.py by build_wheels.py. */", "#pragma once", ""]
+    for enum, names in (("ACT", ACTIVATIONS), ("BINARY", BINARY), ("DTYPE", DTYPES), ("LAYOUT", LAYOUTS), ("POOL", POOLING)):
+        members = ", ".join(f"{enum}_{name.upper()} = {i}" for i, name in enumerate(names))
+        lines.append(f"enum {{ {members} }};")
+    lines.append(f"enum {{ PANEL = {PANEL} }};")
+    lines.append("enum { " + ", ".join(f"OP_{op.name.upper()} = {op.number}" for op in OPS.values()) + " };")
+    for op in OPS.values():
+        members = ", ".join(f"{op.name.upper()}_{o.name.upper()} = {i}" for i, o in enumerate(op.operands, 2))
+        lines.append(f"enum {{ {members} }};")
+    lines.append("#define FOR_EACH_OP(X) " + " ".join(f"X({op.name.upper()}, {op.name})" for op in OPS.values()))
+    return "\n".join(lines) + "\n"

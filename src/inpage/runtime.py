@@ -1,0 +1,53 @@
+"""What differs between Pyodide and CPython about waiting.
+
+Everything that may touch the network or a store is written once, as coroutines. Under CPython their leaves block, so
+a coroutine runs to its end in one step; under Pyodide they suspend.
+"""
+
+import sys
+from collections.abc import Coroutine, Generator
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+IN_PYODIDE = sys.platform == "emscripten"
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine whose leaves block (CPython) to its end."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise RuntimeError("a coroutine suspended where nothing can resume it")
+
+
+def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result where the platform can block, else the coroutine, to be awaited.
+
+    CPython always blocks; Pyodide blocks where JSPI lets it suspend the calling stack. Results of the public loaders
+    mix in `Awaitable`, so `await` is right everywhere and only needed where blocking is impossible.
+    """
+    if not IN_PYODIDE:
+        return finish(coroutine)
+    from pyodide.ffi import can_run_sync, run_sync  # pyright: ignore[reportMissingImports]
+
+    return run_sync(coroutine) if can_run_sync() else coroutine  # pyright: ignore[reportReturnType]
+
+
+async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Results of all coroutines: concurrently under Pyodide, one after the other under CPython."""
+    if not IN_PYODIDE:
+        return [finish(coroutine) for coroutine in coroutines]
+    import asyncio
+
+    return list(await asyncio.gather(*coroutines))
+
+
+class Awaitable:
+    """Mixin for loaded objects: awaiting one gives the object itself."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        return self
+        yield

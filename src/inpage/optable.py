@@ -14,6 +14,13 @@ cut it. Operand kinds:
 
 All arrays are float32 unless the operand's comment says otherwise. Weights of `linear` (and tables with layout
 `PANELS`) are packed as [ceil(rows / 8)][inner][8], rows past the end zero.
+
+`matmul`, for o < outer, m < middle, all strides in elements:
+    c[o*c_outer + m*c_middle + r*c_row + j] = alpha * sum_i a[o*a_outer + m*a_middle + r*a_row + i]
+                                                            * b[o*b_outer + m*b_middle + j*b_row + i*b_inner]
+`copy`: y[i0*y0 + i1*y1 + i2*y2 + i3*y3] = x[i0*x0 + i1*x1 + i2*x2 + i3*x3] for i < d, 32-bit elements, strides in elements.
+`binary`: y[i] = a[i] op b[i % b_count].  `layer_norm`: of x + residual.  `linear`: act(x W^T + bias) + residual.
+`pack`: element (r, c) of the source is at r*row_stride + c*column_stride, in elements of dtype `source`.
 """
 
 from typing import Literal, NamedTuple

@@ -1,0 +1,40 @@
+"""Run Hugging Face transformer models inside the web page, in Python.
+
+The public names are imported on first use, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    ".env": ("env",),
+    ".errors": ("AbortError", "InpageError"),
+    ".models.auto": (
+        "AutoConfig",
+        "AutoModel",
+        "AutoModelForMaskedLM",
+        "AutoModelForQuestionAnswering",
+        "AutoModelForSequenceClassification",
+        "AutoModelForTokenClassification",
+    ),
+    ".pipelines": ("pipeline",),
+    ".processing.tokenizer": ("AutoTokenizer",),
+    ".program": ("jit",),
+    ".tensor": ("Tensor",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'inpage' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

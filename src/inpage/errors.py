@@ -1,4 +1,4 @@
-"""One exception class per kind of failure. Each has a stable `code`, which the page receives unchanged, and a `hint`."""
+"""One exception class per kind of failure, each with a stable `code`, which the page receives too, and a `hint`."""
 
 from typing import Any, ClassVar
 

@@ -18,7 +18,8 @@ All arrays are float32 unless the operand's comment says otherwise. Weights of `
 `matmul`, for o < outer, m < middle, all strides in elements:
     c[o*c_outer + m*c_middle + r*c_row + j] = alpha * sum_i a[o*a_outer + m*a_middle + r*a_row + i]
                                                             * b[o*b_outer + m*b_middle + j*b_row + i*b_inner]
-`copy`: y[i0*y0 + i1*y1 + i2*y2 + i3*y3] = x[i0*x0 + i1*x1 + i2*x2 + i3*x3] for i < d, 32-bit elements, strides in elements.
+`copy`: y[i0*y0 + i1*y1 + i2*y2 + i3*y3] = x[i0*x0 + i1*x1 + i2*x2 + i3*x3] for i < d, 32-bit elements,
+strides in elements.
 `binary`: y[i] = a[i] op b[i % b_count].  `layer_norm`: of x + residual.  `linear`: act(x W^T + bias) + residual.
 `pack`: element (r, c) of the source is at r*row_stride + c*column_stride, in elements of dtype `source`.
 """
@@ -56,9 +57,13 @@ _TABLE = """
 linear           out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
 embedding        out:y in:ids in:table in?:residual int:count int:dim int:vocabulary int:layout
 layer_norm       out:y in:x in?:residual in:weight in:bias int:rows int:dim float:eps
-attention        out:y in:q in:k in:v in?:mask in?:bias int:batch int:heads int:kv_heads int:q_len int:kv_len int:head_dim int:q_stride int:k_stride int:v_stride int:bias_batch_stride int:causal float:scale
-matmul           out:c in:a in:b int:outer int:middle int:rows int:columns int:inner int:a_outer int:a_middle int:a_row int:b_outer int:b_middle int:b_row int:b_inner int:c_outer int:c_middle int:c_row float:alpha
-softmax          out:y in:x in?:mask in?:bias int:batch int:heads int:q_len int:kv_len int:bias_batch_stride int:causal int:log
+attention        out:y in:q in:k in:v in?:mask in?:bias int:batch int:heads int:kv_heads int:q_len int:kv_len
+                 int:head_dim int:q_stride int:k_stride int:v_stride int:bias_batch_stride int:causal float:scale
+matmul           out:c in:a in:b int:outer int:middle int:rows int:columns int:inner int:a_outer int:a_middle
+                 int:a_row int:b_outer int:b_middle int:b_row int:b_inner int:c_outer int:c_middle int:c_row
+                 float:alpha
+softmax          out:y in:x in?:mask in?:bias int:batch int:heads int:q_len int:kv_len int:bias_batch_stride
+                 int:causal int:log
 activation       out:y in:x int:count int:activation
 binary           out:y in:a in:b int:count int:b_count int:operation
 copy             out:y in:x int:d0 int:d1 int:d2 int:d3 int:y0 int:y1 int:y2 int:y3 int:x0 int:x1 int:x2 int:x3
@@ -86,14 +91,22 @@ def _parse(line: str, number: int) -> Op:
     return Op(name, number, tuple(parsed))
 
 
-OPS: dict[str, Op] = {op.name: op for op in (_parse(line, i) for i, line in enumerate(_TABLE.strip().splitlines(), 1))}
+# A line that begins with spaces continues the one before.
+_LINES = _TABLE.strip().replace("\n ", " ").splitlines()
+OPS: dict[str, Op] = {op.name: op for op in (_parse(line, i) for i, line in enumerate(_LINES, 1))}
 BY_NUMBER: dict[int, Op] = {op.number: op for op in OPS.values()}
 
 
 def c_header() -> str:
     """Text of `optable.h`: an enum of op numbers and, for each op, the index of every operand in an instruction."""
     lines = ["/* Generated from src/inpage/optable.py by build_wheels.py. */", "#pragma once", ""]
-    for enum, names in (("ACT", ACTIVATIONS), ("BINARY", BINARY), ("DTYPE", DTYPES), ("LAYOUT", LAYOUTS), ("POOL", POOLING)):
+    for enum, names in (
+        ("ACT", ACTIVATIONS),
+        ("BINARY", BINARY),
+        ("DTYPE", DTYPES),
+        ("LAYOUT", LAYOUTS),
+        ("POOL", POOLING),
+    ):
         members = ", ".join(f"{enum}_{name.upper()} = {i}" for i, name in enumerate(names))
         lines.append(f"enum {{ {members} }};")
     lines.append(f"enum {{ PANEL = {PANEL} }};")

@@ -12,6 +12,9 @@ T = TypeVar("T")
 
 IN_PYODIDE = sys.platform == "emscripten"
 
+# Set by the worker: there a coroutine is wanted even where blocking is possible, as a blocked stack cannot be cancelled.
+prefer_coroutines = False
+
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine whose leaves block (CPython) to its end."""
@@ -33,7 +36,7 @@ def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
         return finish(coroutine)
     from pyodide.ffi import can_run_sync, run_sync  # pyright: ignore[reportMissingImports]
 
-    return run_sync(coroutine) if can_run_sync() else coroutine  # pyright: ignore[reportReturnType]
+    return run_sync(coroutine) if can_run_sync() and not prefer_coroutines else coroutine  # pyright: ignore[reportReturnType]
 
 
 async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:

@@ -1,0 +1,125 @@
+"""What all executors share: the heap, the arena, and how a program is linked and run.
+
+A subclass brings a memory and six primitives over it: `size`, `grow`, `write`, `read`, `execute`, `close`.
+"""
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..errors import DisposedError, KernelError
+from ..optable import BY_NUMBER
+from ..program import REGISTERS, Program
+from .memory import Allocator
+
+
+class Executor(ABC):
+    """Runs programs over one memory, in which parameters live on the heap and temporaries in the arena."""
+
+    name: ClassVar[str]
+
+    def __init__(self, heap_start: int) -> None:
+        self._heap = Allocator(heap_start)
+        self._arena = (0, 0)  # address, bytes
+        self._registers = 0
+        self.users = 0
+        self.closed = False
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes of memory there are now."""
+
+    @abstractmethod
+    def grow(self, nbytes: int) -> None:
+        """Make `size` at least `nbytes`. Raises OutOfMemoryError."""
+
+    @abstractmethod
+    def write(self, address: int, data: Any) -> None:
+        """Copy a bytes-like object (or, under Pyodide, a JS typed array) to `address`."""
+
+    @abstractmethod
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy of `nbytes` bytes at `address`."""
+
+    @abstractmethod
+    def execute(self, address: int, words: int, registers: int) -> int:
+        """Run the instructions in the `words` words at `address`, with the register file at `registers`.
+
+        Returns 0, or 1 + the index of the word at which the failing instruction starts.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the memory; called once, when the last user is gone."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes allocated on the heap now, the arena included."""
+        return self._heap.used
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest extent that the heap ever had."""
+        return self._heap.peak
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of `nbytes` fresh bytes on the heap. Raises OutOfMemoryError, DisposedError."""
+        if self.closed:
+            raise DisposedError(f"The {self.name} executor was closed.", hint="Load the model again.")
+        self._reserve(self._heap.extent_after(nbytes))
+        return self._heap.allocate(nbytes)
+
+    def free(self, address: int) -> None:
+        """Give a heap block back; nothing happens once the executor is closed."""
+        if not self.closed:
+            self._heap.free(address)
+
+    def run(self, program: Program, inputs: Sequence[Any], registers: Sequence[int] = ()) -> list[bytes]:
+        """Outputs of one run. `inputs` are bytes-like, one for each slot of `program.inputs`."""
+        base = self._link(program)
+        for slot, data in zip(program.inputs, inputs, strict=True):
+            if slot.nbytes:
+                self.write(base + slot.offset, data)
+        if registers:
+            self.write(self._registers, array("i", registers))
+        failed = self.execute(program.address, len(program.words), self._registers)
+        if failed:
+            raise self._failure(program, failed - 1)
+        return [self.read(base + slot.offset, slot.nbytes) for slot in program.outputs]
+
+    def _link(self, program: Program) -> int:
+        """Put the program into kernel memory with its addresses for the present arena; returns the arena's address."""
+        if self.closed:
+            raise DisposedError(f"The {self.name} executor was closed.", hint="Load the model again.")
+        if not self._registers:
+            self._registers = self.allocate(4 * REGISTERS)
+        address, nbytes = self._arena
+        if program.arena_bytes > nbytes or not address:
+            if address:
+                self._heap.free(address)
+                self._arena = (0, 0)
+            self._arena = address, nbytes = self.allocate(program.arena_bytes), program.arena_bytes
+        if program.linked != address:
+            words = array("I", program.words)
+            for position in program.relocations:
+                words[position] += address
+            if not program.address:
+                program.address = self.allocate(4 * len(words))
+            self.write(program.address, words)
+            program.linked = address
+        return address
+
+    def _reserve(self, extent: int) -> None:
+        if extent > self.size:
+            self.grow(extent)
+
+    def _failure(self, program: Program, position: int) -> KernelError:
+        op = BY_NUMBER[program.words[position] & 0xFFFF]
+        hints = {"embedding": "An id is outside the table: the tokenizer and the model may not belong together."}
+        return KernelError(
+            f"The kernel of {op.name!r} (word {position} of the program) refused its operands.",
+            hint=hints.get(op.name, "Check the values of the inputs."),
+            op=op.name,
+        )

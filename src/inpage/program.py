@@ -1,0 +1,271 @@
+"""Recording a function over tensors into a program, and keeping programs by the signature of their inputs.
+
+A program is a flat list of instructions (`optable.py`). While recording, Python's reference counts are the memory plan:
+a temporary that nothing refers to any more gives its part of the arena to the operations that follow.
+"""
+
+import struct
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .errors import InputError
+from .executors.memory import Allocator
+from .optable import OPS
+from .tensor import Tensor, from_bytes
+
+if TYPE_CHECKING:
+    from .executors.base import Executor
+
+REGISTERS = 64
+MAX_PROGRAMS = 32
+
+
+class Slot(NamedTuple):
+    """Place of an input or output in the arena."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * prod(self.shape)
+
+
+class Scratch:
+    """Part of the arena of the program being recorded, free again when the last tensor in it is gone."""
+
+    __slots__ = ("_recorder", "nbytes", "offset")
+
+    def __init__(self, recorder: "Recorder", nbytes: int) -> None:
+        self._recorder = recorder
+        self.nbytes = nbytes
+        self.offset = recorder.arena.allocate(nbytes)
+
+    def __del__(self) -> None:
+        self._recorder.arena.free(self.offset)
+
+
+class Constant:
+    """Values baked into a program, on the heap for as long as the program lives."""
+
+    __slots__ = ("address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+
+
+class Part(NamedTuple):
+    """The bytes of another storage from `start` on."""
+
+    whole: Any
+    start: int
+
+
+class Register(int):
+    """Number of a register whose value an integer operand takes when the program runs."""
+
+
+class Program:
+    """Instructions with their memory plan. Owns its words and constants on the executor's heap."""
+
+    def __init__(self, recorder: "Recorder", inputs: list[Slot], outputs: list[Slot]) -> None:
+        self.words = recorder.words
+        self.relocations = recorder.relocations
+        self.arena_bytes = recorder.arena.peak
+        self.inputs = inputs
+        self.outputs = outputs
+        self.address = 0
+        self.linked = -1
+        self._executor = recorder.executor
+        self._constants = recorder.constants
+
+    def dispose(self) -> None:
+        """Free what the program holds in kernel memory."""
+        for constant in self._constants:
+            self._executor.free(constant.address)
+        self._constants = []
+        if self.address:
+            self._executor.free(self.address)
+            self.address, self.linked = 0, -1
+
+
+class Recorder:
+    """Collects the instructions of one program."""
+
+    def __init__(self, executor: "Executor") -> None:
+        self.executor = executor
+        self.words = array("I")
+        self.relocations = array("I")
+        self.arena = Allocator()
+        self.constants: list[Constant] = []
+
+    def scratch(self, shape: tuple[int, ...], dtype: str = "float32") -> Tensor:
+        """A tensor in the arena, its contents undefined."""
+        return Tensor(shape, dtype, Scratch(self, 4 * prod(shape)))
+
+    def constant(self, values: Any, dtype: str | None = None) -> Tensor:
+        """A tensor with fixed values."""
+        host = Tensor.from_values(values, dtype)
+        address = self.executor.allocate(host.nbytes)
+        self.constants.append(Constant(address, host.nbytes))
+        if host.nbytes:
+            self.executor.write(address, host.data)
+        return Tensor(host.shape, host.dtype, self.constants[-1])
+
+    def emit(self, op_name: str, **operands: Any) -> None:
+        """Append an instruction; operands by the names of the op table, missing optional ones are 0."""
+        op = OPS[op_name]
+        words = self.words
+        words.append(op.number | op.length << 16)
+        words.append(1)
+        for name, kind, optional in op.operands:
+            value = operands.pop(name) if not optional else operands.pop(name, None)
+            if kind in ("in", "out"):
+                words.append(self._address(value) if value is not None else 0)
+            elif kind == "float":
+                words.append(struct.unpack("<I", struct.pack("<f", value))[0])
+            else:
+                words.append((-1 - value if isinstance(value, Register) else value) & 0xFFFFFFFF)
+        if operands:
+            raise TypeError(f"op {op_name!r} has no operands {sorted(operands)}")
+
+    def _address(self, tensor: Tensor) -> int:
+        storage, start = tensor.storage, 0
+        if isinstance(storage, Part):
+            storage, start = storage
+        if isinstance(storage, Scratch):
+            self.relocations.append(len(self.words))
+            return storage.offset + start
+        if storage is None or not hasattr(storage, "address"):
+            raise InputError(
+                f"{tensor!r} is not in kernel memory.", hint="Pass it to the recorded function as an argument, by name."
+            )
+        return storage.address + start
+
+
+_recorders: list[Recorder] = []
+
+
+def recorder() -> Recorder:
+    """The recorder in use. Raises InputError outside a recorded function."""
+    if not _recorders:
+        raise InputError(
+            "Operations work inside a recorded function only.",
+            hint="Wrap the function: `run = jit(function, executor)`.",
+        )
+    return _recorders[-1]
+
+
+@contextmanager
+def recording(executor: "Executor") -> Iterator[Recorder]:
+    """Make a fresh recorder the one in use."""
+    _recorders.append(Recorder(executor))
+    try:
+        yield _recorders[-1]
+    finally:
+        _recorders.pop()
+
+
+def record(
+    function: Callable[..., Any], executor: "Executor", inputs: dict[str, Tensor], static: dict[str, Any]
+) -> tuple[Program, Any]:
+    """The program of `function(**inputs, **static)` and the structure of its result, with `Slot`s for tensors."""
+    with recording(executor) as into:
+        try:
+            symbols = {name: into.scratch(tensor.shape, tensor.dtype) for name, tensor in inputs.items()}
+            slots = [_slot(symbol) for symbol in symbols.values()]
+            result = function(**symbols, **static)
+            outputs: list[Slot] = []
+            structure = _map(result, lambda tensor: _output(tensor, outputs))
+            return Program(into, slots, outputs), structure
+        except BaseException:
+            for constant in into.constants:
+                executor.free(constant.address)
+            raise
+
+
+class Recorded:
+    """A function with its programs; what `jit` returns."""
+
+    def __init__(self, function: Callable[..., Any], executor: "Executor") -> None:
+        self._function = function
+        self._executor = executor
+        self._programs: OrderedDict[Any, tuple[Program, Any]] = OrderedDict()
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Run with host tensors as inputs; other arguments are static and must be hashable."""
+        inputs = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+        static = {name: value for name, value in arguments.items() if not isinstance(value, Tensor)}
+        signature = (
+            tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items()),
+            tuple(sorted(static.items(), key=lambda item: item[0])),
+        )
+        program, structure = self._program(signature, inputs, static)
+        results = iter(self._executor.run(program, [tensor.data for tensor in inputs.values()]))
+        return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
+
+    def dispose(self) -> None:
+        """Free all programs."""
+        for program, _ in self._programs.values():
+            program.dispose()
+        self._programs.clear()
+
+    def _program(self, signature: Any, inputs: dict[str, Tensor], static: dict[str, Any]) -> tuple[Program, Any]:
+        found = self._programs.get(signature)
+        if found is None:
+            found = record(self._function, self._executor, inputs, static)
+            self._programs[signature] = found
+            if len(self._programs) > MAX_PROGRAMS:
+                self._programs.popitem(last=False)[1][0].dispose()
+        else:
+            self._programs.move_to_end(signature)
+        return found
+
+
+def jit(function: Callable[..., Any], executor: "Executor") -> Recorded:
+    """`function` recorded once for each signature of its inputs (names, shapes, dtypes, static values), then replayed.
+
+    Inputs are passed by name, tensors as inputs and everything else as static values. The function returns tensors, or
+    dicts, lists and tuples of tensors and plain values; the caller gets host tensors in their places.
+    """
+    return Recorded(function, executor)
+
+
+def _slot(tensor: Tensor) -> Slot:
+    return Slot(tensor.storage.offset, tensor.shape, tensor.dtype)
+
+
+def _output(tensor: Tensor, outputs: list[Slot]) -> Any:
+    """Slot of a symbolic result; a host tensor passes through."""
+    if isinstance(tensor.storage, memoryview):
+        return tensor
+    if not isinstance(tensor.storage, Scratch):
+        raise InputError("A recorded function cannot return a parameter or constant.", hint="Read it from the model.")
+    outputs.append(_slot(tensor))
+    return outputs[-1]
+
+
+def _map(structure: Any, function: Callable[[Any], Any], of: type = Tensor) -> Any:
+    """`structure` with every `of` replaced; dicts, lists and tuples keep their types."""
+    if isinstance(structure, of):
+        return function(structure)
+    if isinstance(structure, dict):
+        return type(structure)((key, _map(value, function, of)) for key, value in structure.items())
+    if isinstance(structure, list | tuple) and not isinstance(structure, Slot):
+        return type(structure)(_map(value, function, of) for value in structure)
+    return structure
+
+
+def run_once(function: Callable[[], None], executor: "Executor", *, inputs: Sequence[Any] = ()) -> None:
+    """Record a function without inputs or results, run it, and drop the program."""
+    program, _ = record(function, executor, {}, {})
+    try:
+        executor.run(program, inputs)
+    finally:
+        program.dispose()

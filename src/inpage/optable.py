@@ -9,7 +9,8 @@ by it. An instruction is a run of 32-bit words:
 cut it. Operand kinds:
 
     out, in   byte address of a dense row-major array in kernel memory; an optional `in` (marked `?`) may be 0
-    int       a signed 32-bit integer; a negative word -1-r stands for register r, read when the program runs
+    int       a non-negative 32-bit integer; a negative word -1-r stands for register r, read when the program runs
+    literal   a signed 32-bit integer that is never a register
     float     the bits of a float32
 
 All arrays are float32 unless the operand's comment says otherwise. Weights of `linear` (and tables with layout
@@ -26,7 +27,7 @@ strides in elements.
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["out", "in", "int", "float"]
+Kind = Literal["out", "in", "int", "literal", "float"]
 
 
 class Operand(NamedTuple):
@@ -73,11 +74,11 @@ unpack           out:y in:x int:rows int:inner
 pool             out:y in:x in?:mask int:batch int:length int:dim int:pooling
 normalize        out:y in:x int:rows int:dim float:eps
 position_ids     out:y in:ids int:rows int:length int:padding_id
-cross_entropy    out:loss in:logits in:labels int:rows int:classes int:ignore_index
+cross_entropy    out:loss in:logits in:labels int:rows int:classes literal:ignore_index
 mse_loss         out:loss in:x in:target int:count
 bce_loss         out:loss in:logits in:target int:count
 topk             out:values out:indices in:x int:rows int:columns int:k
-random_normal    out:y int:count int:seed float:mean float:std
+random_normal    out:y int:count literal:seed float:mean float:std
 fill             out:y int:count float:value
 """
 

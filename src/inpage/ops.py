@@ -200,22 +200,22 @@ def activation(x: Tensor, name: str) -> Tensor:
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
-    """a + b, b broadcast over leading dimensions of a."""
+    """a + b, where b has one element or the last dimensions of a."""
     return _binary("add", a, b)
 
 
 def subtract(a: Tensor, b: Tensor) -> Tensor:
-    """a - b, b broadcast over leading dimensions of a."""
+    """a - b, where b has one element or the last dimensions of a."""
     return _binary("subtract", a, b)
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a * b, b broadcast over leading dimensions of a."""
+    """a * b, where b has one element or the last dimensions of a."""
     return _binary("multiply", a, b)
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, b broadcast over leading dimensions of a."""
+    """a / b, where b has one element or the last dimensions of a."""
     return _binary("divide", a, b)
 
 
@@ -405,7 +405,7 @@ def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, 
 
 
 def _binary(name: str, a: Tensor, b: Tensor) -> Tensor:
-    if b.shape != a.shape[len(a.shape) - len(b.shape) :]:
+    if b.size != 1 and b.shape != a.shape[len(a.shape) - len(b.shape) :]:
         raise InputError(f"{name}() cannot broadcast {list(b.shape)} to {list(a.shape)}.")
     y = _new(a.shape)
     emit("binary", y=y, a=a, b=b, count=a.size, b_count=b.size, operation=BINARY.index(name))

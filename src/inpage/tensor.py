@@ -46,8 +46,9 @@ class Tensor:
             values = _array_like(values)
             if isinstance(values, memoryview):
                 return _from_buffer(values, dtype)
+        values = _plain(values)
         shape = _shape_of(values)
-        flat = values if shape else (values,)
+        flat: Any = values if shape else (values,)
         for _ in shape[1:]:
             flat = chain.from_iterable(flat)
         return Tensor(shape, *_elements(list(flat), dtype, shape))
@@ -196,14 +197,19 @@ def _from_buffer(view: memoryview, dtype: str | None) -> Tensor:
     return Tensor(shape, *_elements(flat if shape else [flat], wanted, shape))
 
 
+def _plain(values: Any) -> Any:
+    """`values` with the tensors in its outermost list as lists."""
+    return [v.tolist() if isinstance(v, Tensor) else v for v in values] if isinstance(values, list | tuple) else values
+
+
 def _shape_of(values: Any) -> tuple[int, ...]:
     """Shape of nested lists, every level checked."""
     shape: list[int] = []
     level = [values]
-    while level and isinstance(level[0], list | tuple | Tensor):
+    while level and isinstance(level[0], list | tuple):
         length = len(level[0])
-        if any(not isinstance(v, list | tuple | Tensor) or len(v) != length for v in level):
-            lengths = sorted({len(v) if isinstance(v, list | tuple | Tensor) else 0 for v in level})
+        if any(not isinstance(v, list | tuple) or len(v) != length for v in level):
+            lengths = sorted({len(v) if isinstance(v, list | tuple) else 0 for v in level})
             raise InputError(
                 f"Rows of a tensor must have one length, found lengths {lengths}.",
                 hint="Pad the batch (padding=True) or pass one sequence at a time.",
@@ -214,7 +220,6 @@ def _shape_of(values: Any) -> tuple[int, ...]:
 
 
 def _elements(flat: list[Any], dtype: str | None, shape: tuple[int, ...]) -> tuple[str, memoryview]:
-    flat = [v.item() if isinstance(v, Tensor) else v for v in flat] if flat and isinstance(flat[0], Tensor) else flat
     if dtype is None:
         dtype = "float32" if any(isinstance(v, float) for v in flat) else "int32"
     try:

@@ -171,7 +171,7 @@ def _array_like(values: Any) -> Any:
             raise InputError("Integers of a tensor must fit into 32 bits.")
         else:
             values = values.astype("int32", order="C")
-        return memoryview(values) if values.size else values.tolist()
+        return memoryview(values)
     try:
         return memoryview(values)
     except TypeError:
@@ -189,6 +189,8 @@ def _from_buffer(view: memoryview, dtype: str | None) -> Tensor:
         raise InputError(f"A buffer of format {view.format!r} cannot become a tensor.", hint="Use floats or integers.")
     shape = tuple(view.shape or ())
     wanted = dtype or found
+    if not view.nbytes:
+        return from_bytes(shape, wanted, b"")
     if view.format in ("f", "i") and FORMATS[wanted] == view.format and view.c_contiguous:
         return Tensor(shape, wanted, view.cast("B").cast(FORMATS[wanted]))
     flat: Any = view.tolist()

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 IN_PYODIDE = sys.platform == "emscripten"
 
-# Set by the worker: there a coroutine is wanted even where blocking is possible, as a blocked stack cannot be cancelled.
+# Set by the worker: it wants coroutines even where blocking is possible, as a blocked stack cannot be cancelled.
 prefer_coroutines = False
 
 

@@ -49,7 +49,6 @@ class Server:
         self._running: Any = None
         self._methods = {
             "hello": self._hello,
-            "configure": self._configure,
             "create": self._create,
             "call": self._call,
             "get": self._get,
@@ -111,24 +110,19 @@ class Server:
         names = list(self._namespace.__all__)
         return {"protocol": PROTOCOL, "version": getattr(self._namespace, "__version__", ""), "names": names}
 
-    def _configure(self, *, settings: Message) -> None:
-        """Set fields of `env`, dotted ones being nested: {"remote_host": ..., "wasm.num_threads": ...}."""
-        for name, value in settings.items():
-            *path, last = f"env.{name}".split(".")
-            owner = self._named(".".join(path))
-            self._attribute(owner, last)
-            setattr(owner, last, self._decode(value))
-
     async def _create(
         self,
         *,
         name: str,
         args: list[Any] | None = None,
         kwargs: Message | None = None,
+        settings: Message | None = None,
         keep: bool = False,
         progress: bool = False,
     ) -> Any:
-        """Call a public name ("pipeline", "AutoModel.from_pretrained")."""
+        """Call a public name ("pipeline", "AutoModel.from_pretrained"), fields of `env` being set before."""
+        if settings is not None:
+            self._named("env").update(self._decode(settings))
         return await self._invoke(self._named(name), name, args, kwargs, keep, progress)
 
     async def _call(

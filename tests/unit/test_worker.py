@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from inpage.env import Environment
 from inpage.errors import UnsupportedError
 from inpage.tensor import Tensor
 from inpage.worker import PROTOCOL, Server
@@ -107,15 +108,20 @@ def test_the_served_names_are_those_of_inpage() -> None:
     assert posted[0]["result"]["names"] == list(inpage.__all__)
 
 
-def test_configure_sets_fields_of_env() -> None:
+def test_settings_are_made_before_the_call_and_a_wrong_one_fails_it() -> None:
+    env, calls = Environment(), []
+
+    def load() -> None:
+        calls.append((env.cache_name, env.wasm.num_threads))
+
     async def scenario() -> None:
-        env = SimpleNamespace(remote_host="a", wasm=SimpleNamespace(num_threads=1))
-        page = Page(env=env)
-        await page.request("configure", settings={"remote_host": "b", "wasm.num_threads": 4})
-        assert (env.remote_host, env.wasm.num_threads) == ("b", 4)
-        error = await page.error("configure", settings={"remoteHost": "c"})
-        assert error["code"] == "input"
+        page = Page(env=env, load=load)
+        await page.request("create", name="load", settings={"cache_name": "b", "wasm": {"num_threads": 4}})
+        error = await page.error("create", name="load", settings={"cache_name": "c", "remoteHost": "d"})
+        assert error["code"] == "config"
         assert "'remote_host'" in error["hint"]
+        assert calls == [("b", 4)]
+        assert env.cache_name == "b"
 
     run(scenario)
 

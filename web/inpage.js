@@ -1,0 +1,345 @@
+/**
+ * The page's client of inpage: names and values as in `inpage.d.ts`, work done in a Web Worker.
+ *
+ * One worker serves the page. It starts with the first call; `terminate()` ends it and frees everything at once.
+ */
+
+const PROTOCOL = 1;
+const HANDLE = Symbol("inpage.handle");
+
+/** @typedef {{status: string, [field: string]: any}} ProgressEvent */
+/** @typedef {{signal?: AbortSignal, progress?: (event: ProgressEvent) => void}} Options */
+/** @typedef {{resolve: (value: any) => void, reject: (error: any) => void, progress?: Options["progress"]}} Waiter */
+/** @typedef {{code: string, message: string, hint?: string, details?: Record<string, unknown>}} ErrorFields */
+
+export class InpageError extends Error {
+  /** @param {ErrorFields} fields */
+  constructor({ code, message, hint = "", details = {} }) {
+    super(message);
+    this.name = code === "aborted" ? "AbortError" : "InpageError";
+    this.code = code;
+    this.hint = hint;
+    this.details = details;
+  }
+}
+
+/** @param {string} code @param {string} message @param {string} hint @param {Record<string, unknown>} [details] */
+const failure = (code, message, hint = "", details = {}) =>
+  new InpageError({ code, message: `${message} ${hint}`.trim(), hint, details });
+
+// Settings
+
+const here = import.meta.url;
+const SETTINGS = {
+  workerURL: new URL("inpage-worker.js", here).href,
+  runtimeURL: new URL("runtime/", here).href,
+  allowLocalModels: false,
+  allowRemoteModels: true,
+  localModelPath: "/models/",
+  remoteHost: "https://huggingface.co/",
+  remotePathTemplate: "{model}/resolve/{revision}/",
+  useBrowserCache: true,
+  cacheName: "inpage",
+  wasm: strict("env.wasm", {
+    numThreads: /** @type {number | null} */ (null),
+    variant: /** @type {string | null} */ (null),
+    maxMemory: /** @type {number | null} */ (null),
+  }),
+};
+
+export const env = strict("env", SETTINGS);
+
+/**
+ * An object whose unknown names raise, for reading and for writing.
+ * @template {object} T
+ * @param {string} title
+ * @param {T} fields
+ * @returns {T}
+ */
+function strict(title, fields) {
+  const check = (/** @type {string | symbol} */ name) => {
+    if (typeof name === "symbol" || name in fields) return;
+    throw failure("config", `${title} has no setting "${name}".`, `It has: ${Object.keys(fields).join(", ")}.`);
+  };
+  return new Proxy(fields, {
+    get: (target, name) => (check(name), Reflect.get(target, name)),
+    set: (target, name, value) => (check(name), Reflect.set(target, name, value)),
+  });
+}
+
+/** The settings that Python has, in its spelling; addresses are relative to the page, not to the worker. */
+function settings() {
+  const { workerURL, runtimeURL, wasm, ...rest } = SETTINGS;
+  const absolute = {
+    localModelPath: absoluteURL(rest.localModelPath),
+    remoteHost: absoluteURL(rest.remoteHost),
+  };
+  return snakeCase({ ...rest, ...absolute, wasm: snakeCase({ ...wasm }) });
+}
+
+/** @param {string} url  An address as the page means it. */
+const absoluteURL = (url) => new URL(url, globalThis.document?.baseURI ?? location.href).href;
+
+/** @param {object} fields */
+const snakeCase = (fields) =>
+  Object.fromEntries(
+    Object.entries(fields).map(([name, value]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), value ?? undefined]),
+  );
+
+// Values
+
+const ARRAYS = { float32: Float32Array, int32: Int32Array };
+const DTYPES = { ...ARRAYS, float64: Float64Array, int64: BigInt64Array, int16: Int16Array, int8: Int8Array, uint8: Uint8Array };
+
+export class Tensor {
+  /**
+   * @param {string} type
+   * @param {any} data
+   * @param {readonly number[]} dims
+   */
+  constructor(type, data, dims) {
+    const kind = DTYPES[/** @type {keyof typeof DTYPES} */ (type)];
+    const size = dims.reduce((product, dim) => product * dim, 1);
+    if (!kind) throw failure("input", `There are no ${type} tensors.`, `Types are: ${Object.keys(DTYPES).join(", ")}.`);
+    if (data.length !== size) {
+      throw failure("input", `A tensor of dims [${dims}] has ${size} elements, but the data has ${data.length}.`);
+    }
+    this.type = type;
+    this.dims = [...dims];
+    this.data = data instanceof kind ? data : /** @type {any} */ (kind).from(data);
+    this.size = size;
+  }
+
+  item() {
+    if (this.size !== 1) throw failure("input", `item() needs one element; this tensor has dims [${this.dims}].`);
+    return this.data[0];
+  }
+
+  tolist() {
+    /** @type {any[]} */
+    let list = Array.from(this.data);
+    if (!this.dims.length) return list[0];
+    for (let axis = this.dims.length - 1; axis > 0; axis--) {
+      const width = this.dims[axis];
+      const rows = this.dims.slice(0, axis).reduce((product, dim) => product * dim, 1);
+      list = Array.from({ length: rows }, (_, row) => list.slice(row * width, (row + 1) * width));
+    }
+    return list;
+  }
+}
+
+/** @param {any} value @returns {value is Record<string, any>} */
+const isPlain = (value) =>
+  value !== null && typeof value === "object" && [Object.prototype, null].includes(Object.getPrototypeOf(value));
+
+/**
+ * A value as messages have it. Typed arrays are copied into `transfer`, so that the caller's stay whole.
+ * @param {any} value
+ * @param {ArrayBuffer[]} transfer
+ * @returns {any}
+ */
+function encode(value, transfer) {
+  if (value === null) return undefined;
+  if (value[HANDLE]) return { $type: "handle", handle: value[HANDLE] };
+  if (value instanceof Tensor) {
+    return { $type: "tensor", dtype: value.type, dims: value.dims, data: encode(value.data, transfer) };
+  }
+  if (Array.isArray(value)) return value.map((item) => encode(item ?? null, transfer));
+  if (isPlain(value)) return mapValues(value, (item) => encode(item ?? null, transfer));
+  if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
+    const copy = /** @type {Uint8Array<ArrayBuffer>} */ (value).slice();
+    transfer.push(copy.buffer);
+    return copy;
+  }
+  if (["string", "number", "boolean", "bigint"].includes(typeof value)) return value;
+  const kind = value.constructor?.name ?? typeof value;
+  throw failure("input", `A ${kind} cannot be sent to the worker.`, "Send plain values, typed arrays or tensors.");
+}
+
+/** @param {Record<string, any>} fields @param {(value: any) => any} change */
+const mapValues = (fields, change) =>
+  Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, change(value)]));
+
+/**
+ * A value of a message as the page has it: tensors, and objects that call the worker.
+ * @param {any} value
+ * @param {Connection} connection
+ * @returns {any}
+ */
+function decode(value, connection) {
+  if (value === undefined) return null;
+  if (Array.isArray(value)) return value.map((item) => decode(item, connection));
+  if (!isPlain(value)) return value;
+  if (value.$type === "tensor") return new Tensor(value.dtype, value.data, value.dims);
+  if (value.$type === "handle") return remoteObject(value, connection);
+  return mapValues(value, (item) => decode(item, connection));
+}
+
+/**
+ * The page's stand-in for an object in the worker.
+ * @param {{handle: number, callable: boolean, methods: string[], attributes: string[]}} description
+ * @param {Connection} connection
+ */
+function remoteObject({ handle, callable, methods, attributes }, connection) {
+  const call = (/** @type {string | undefined} */ method) => (/** @type {any[]} */ ...args) =>
+    connection.invoke("call", { handle, method }, args);
+  /** @type {any} */
+  const object = callable ? call(undefined) : {};
+  /** @type {Promise<void> | undefined} */
+  let disposal;
+  const dispose = () => (disposal ??= connection.ended ? Promise.resolve() : connection.request("dispose", { handle }));
+  const define = (/** @type {PropertyKey} */ name, /** @type {PropertyDescriptor} */ property) =>
+    Object.defineProperty(object, name, { configurable: true, ...property });
+
+  for (const attribute of attributes) define(attribute, { get: () => connection.request("get", { handle, attribute }) });
+  for (const method of methods) define(method, { value: call(method), enumerable: true });
+  define("dispose", { value: dispose, enumerable: true });
+  define(HANDLE, { value: handle });
+  return object;
+}
+
+// The worker
+
+class Connection {
+  /** @type {Map<number, Waiter>} */
+  #waiting = new Map();
+  #last = 0;
+  #worker;
+  /** @type {InpageError | undefined}  Why it has ended. */
+  ended;
+
+  constructor() {
+    const url = absoluteURL(env.workerURL);
+    this.#worker = new Worker(sameOrigin(url), { type: "module", name: "inpage" });
+    this.#worker.onmessage = ({ data }) => this.#receive(data);
+    this.#worker.onerror = (event) => {
+      event.preventDefault();
+      const hint = "Serve worker/inpage-worker.js, and set env.workerURL to its URL.";
+      this.end(failure("worker", `The worker ${url} stopped: ${event.message || "it could not be loaded"}.`, hint));
+    };
+    const boot = { runtimeURL: absoluteURL(env.runtimeURL) };
+    const progress = (/** @type {ProgressEvent} */ event) => {
+      for (const waiter of this.#waiting.values()) if (waiter.progress !== progress) waiter.progress?.(event);
+    };
+    for (const start of [this.request("boot", boot, { progress }), this.request("hello", { protocol: PROTOCOL })]) {
+      start.catch((error) => this.end(error));
+    }
+  }
+
+  /**
+   * Call something in the worker. A trailing plain object in `args` has the named arguments, and `signal` and
+   * `progress_callback`, which stay here.
+   * @param {"create" | "call"} method
+   * @param {object} params
+   * @param {any[]} args
+   */
+  async invoke(method, params, args) {
+    const last = args.at(-1);
+    const named = isPlain(last) && !last[HANDLE];
+    const { signal, progress_callback: progress, ...kwargs } = named ? last : {};
+    const positional = named ? args.slice(0, -1) : args;
+    return this.request(method, { ...params, args: positional, kwargs }, { signal, progress });
+  }
+
+  /**
+   * @param {string} method
+   * @param {Record<string, any>} params
+   * @param {Options} options
+   * @returns {Promise<any>}
+   */
+  async request(method, params, { signal, progress } = {}) {
+    if (this.ended) throw failure("disposed", `The object is gone: ${this.ended.message}`, "Create it again.");
+    if (signal?.aborted) throw aborted(signal);
+    const id = ++this.#last;
+    /** @type {ArrayBuffer[]} */
+    const transfer = [];
+    const message = { jsonrpc: "2.0", id, method, params: encode(params, transfer) };
+    if (progress) message.params.progress = true;
+    this.#worker.postMessage(message, transfer);
+
+    const abort = () => this.#abort(id, /** @type {AbortSignal} */ (signal));
+    signal?.addEventListener("abort", abort);
+    try {
+      return await new Promise((resolve, reject) => this.#waiting.set(id, { resolve, reject, progress }));
+    } finally {
+      signal?.removeEventListener("abort", abort);
+    }
+  }
+
+  /** @param {InpageError} error  Why it ends, given to all who wait. */
+  end(error) {
+    if (this.ended) return;
+    this.ended = error;
+    this.#worker.terminate();
+    if (current === this) current = undefined;
+    for (const { reject } of this.#waiting.values()) reject(error);
+    this.#waiting.clear();
+  }
+
+  /** @param {any} message */
+  #receive({ id, method, params, result, error }) {
+    if (method === "progress") {
+      this.#waiting.get(params.id)?.progress?.(decode(params.event, this));
+      return;
+    }
+    const waiter = this.#waiting.get(id);
+    this.#waiting.delete(id);
+    if (error) waiter?.reject(new InpageError(error));
+    else waiter?.resolve(decode(result, this));
+  }
+
+  /** @param {number} id @param {AbortSignal} signal */
+  #abort(id, signal) {
+    this.#worker.postMessage({ jsonrpc: "2.0", method: "abort", params: { id } });
+    this.#waiting.get(id)?.reject(aborted(signal));
+    this.#waiting.set(id, { resolve: disposeOf, reject: () => {} });
+  }
+}
+
+/** @param {AbortSignal} signal */
+const aborted = (signal) => failure("aborted", "The request was aborted.", "", { reason: signal.reason });
+
+/** Objects in a result that came too late. @param {any} value */
+function disposeOf(value) {
+  if (value?.[HANDLE]) value.dispose();
+  else if (Array.isArray(value) || isPlain(value)) Object.values(value).forEach(disposeOf);
+}
+
+/** A worker's script must be of the page's origin; one from elsewhere is imported by a script that is. @param {string} url */
+function sameOrigin(url) {
+  if (new URL(url).origin === location.origin) return url;
+  return URL.createObjectURL(new Blob([`import ${JSON.stringify(url)};`], { type: "text/javascript" }));
+}
+
+/** @type {Connection | undefined} */
+let current;
+
+const connection = () => (current ??= new Connection());
+
+// What pages call
+
+/** @param {string} name @param {any[]} args */
+export const create = async (name, ...args) => connection().invoke("create", { name, settings: settings() }, args);
+
+/** @param {any[]} args */
+export const pipeline = (...args) => create("pipeline", ...args);
+
+/** @param {string} name */
+const auto = (name) => ({
+  from_pretrained: (/** @type {any[]} */ ...args) => create(`${name}.from_pretrained`, ...args),
+});
+
+export const AutoConfig = auto("AutoConfig");
+export const AutoModel = auto("AutoModel");
+export const AutoModelForMaskedLM = auto("AutoModelForMaskedLM");
+export const AutoModelForQuestionAnswering = auto("AutoModelForQuestionAnswering");
+export const AutoModelForSequenceClassification = auto("AutoModelForSequenceClassification");
+export const AutoModelForTokenClassification = auto("AutoModelForTokenClassification");
+export const AutoTokenizer = auto("AutoTokenizer");
+
+/** @returns {Promise<string[]>} */
+export const requests = async () => (current ? current.request("requests", {}) : []);
+
+export function terminate() {
+  current?.end(failure("disposed", "The worker was terminated."));
+}

@@ -1,0 +1,455 @@
+"""The reference executor: every op of the op table in plain NumPy. It is the specification of the ops.
+
+It works on the same bytes as the kernels (dense row-major arrays, panels for packed weights), computes in float64 and
+rounds once, at the end, to the element type of the output. What the ops have in common:
+
+* Arrays are float32 unless the op says otherwise; strides count elements, not bytes.
+* An output may have the address of an input of the same size; otherwise the two must not overlap.
+* A masked position is one whose mask is 0. Its score is *replaced* by the lowest float32, so a row of which
+  everything is masked attends uniformly, as in transformers.
+* An op that refuses its operands writes nothing.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..optable import ACTIVATIONS, BINARY, BY_NUMBER, DTYPES, LAYOUTS, PANEL, POOLING, Op
+from ..program import REGISTERS
+from .base import Executor
+from .pages import MAXIMUM, PAGE, growth
+
+Array = npt.NDArray[Any]
+
+LOWEST = float(np.finfo(np.float32).min)
+HEAP_START = 64  # address 0 means "absent"
+
+
+class Refused(Exception):
+    """An op cannot work on what it finds in its inputs."""
+
+
+class Memory:
+    """Kernel memory, seen as arrays."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.bytes: npt.NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
+
+    def array(self, address: int, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+        """The dense array at an address, as a writable view."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return self.bytes[address : address + nbytes].view(dtype).reshape(shape)
+
+    def strided(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+    ) -> Array:
+        """The array at an address whose axes step by `strides` elements, as a writable view."""
+        extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+        dense = self.array(address, (extent,), dtype)
+        return np.lib.stride_tricks.as_strided(dense, shape, [stride * dense.itemsize for stride in strides])
+
+    def floats(self, address: int, *shape: int) -> Array:
+        """A float64 copy of the dense float32 array at an address."""
+        return self.array(address, shape).astype(np.float64)
+
+    def integers(self, address: int, *shape: int) -> Array:
+        """A copy of the dense int32 array at an address."""
+        return self.array(address, shape, np.int32).copy()
+
+    def panels(self, address: int, rows: int, inner: int) -> Array:
+        """The packed float32 matrix at an address as a [rows, inner] float64 copy."""
+        packed = self.floats(address, -(-rows // PANEL), inner, PANEL)
+        return packed.transpose(0, 2, 1).reshape(-1, inner)[:rows]
+
+    def put(self, address: int, values: Array, dtype: npt.DTypeLike = np.float32) -> None:
+        """Store values as a dense array, rounded to its element type."""
+        self.array(address, values.shape, dtype)[...] = values
+
+
+# Element types
+
+
+def load(memory: Memory, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Array:
+    """Elements of any dtype: float64 if it is a floating-point one, else int64."""
+    if dtype == "bfloat16":
+        high = memory.strided(address, shape, strides, np.uint16).astype(np.uint32) << 16
+        return high.view(np.float32).astype(np.float64)
+    values = memory.strided(address, shape, strides, np.uint8 if dtype == "bool" else dtype)
+    return values.astype(np.float64 if dtype.startswith("float") else np.int64)
+
+
+def store(memory: Memory, address: int, values: Array, dtype: str) -> None:
+    """The opposite of `load`, dense: floats round to nearest even; integers truncate and saturate, NaN gives 0."""
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounded = np.where(np.isnan(values), 0x7FC0, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+        memory.put(address, rounded, np.uint16)
+    elif dtype.startswith("float"):
+        with np.errstate(over="ignore"):
+            memory.put(address, values, dtype)
+    elif dtype == "bool":
+        memory.put(address, values != 0, np.uint8)
+    else:
+        limits = np.iinfo(dtype)
+        whole = np.trunc(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
+        out = memory.array(address, values.shape, dtype)
+        # The upper limit of int64 is not a float64: compare, as clipping would round it up and overflow.
+        inside = (whole > limits.min) & (whole < limits.max)
+        out[...] = np.where(whole > 0, limits.max, limits.min)
+        out[inside] = whole[inside].astype(dtype)
+
+
+# Functions of arrays
+
+
+def erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def activate(x: Array, activation: int) -> Array:
+    """The activations by their names in `ACTIVATIONS`; "gelu" is the exact one, "gelu_tanh" its approximation."""
+    name = ACTIVATIONS[activation]
+    if name == "gelu":
+        return 0.5 * x * (1 + erf(x / np.sqrt(2.0)))
+    if name == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    if name == "relu":
+        return np.maximum(x, 0)
+    if name == "silu":
+        return x * sigmoid(x)
+    if name == "tanh":
+        return np.tanh(x)
+    if name == "sigmoid":
+        return sigmoid(x)
+    return x
+
+
+def sigmoid(x: Array) -> Array:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def log_softmax(scores: Array) -> Array:
+    shifted = scores - scores.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def masked(scores: Array, mask: Array | None, causal: int) -> Array:
+    """Scores [batch, heads, q_len, kv_len] with what may not be seen replaced by the lowest float32."""
+    q_len, kv_len = scores.shape[-2:]
+    if mask is not None:
+        scores = np.where(mask[:, None, None, :] == 0, LOWEST, scores)
+    if causal:
+        future = np.arange(kv_len)[None, :] > np.arange(q_len)[:, None] + (kv_len - q_len)
+        scores = np.where(future, LOWEST, scores)
+    return scores
+
+
+def load_bias(memory: Memory, address: int, shape: tuple[int, int, int, int], batch_stride: int) -> Array:
+    _, heads, q_len, kv_len = shape
+    strides = (batch_stride, q_len * kv_len, kv_len, 1)
+    return memory.strided(address, (shape[0], heads, q_len, kv_len), strides).astype(np.float64)
+
+
+# Ops
+
+
+def linear(m: Memory, y: int, x: int, weight: int, bias: int, residual: int, rows: int, columns: int, inner: int,
+           activation: int) -> None:  # fmt: skip
+    """y [rows, columns] = activation(x [rows, inner] @ weight.T + bias [columns]) + residual [rows, columns].
+
+    weight is a [columns, inner] matrix in panels.
+    """
+    result = m.floats(x, rows, inner) @ m.panels(weight, columns, inner).T
+    if bias:
+        result += m.floats(bias, columns)
+    result = activate(result, activation)
+    if residual:
+        result += m.floats(residual, rows, columns)
+    m.put(y, result)
+
+
+def embedding(m: Memory, y: int, ids: int, table: int, residual: int, count: int, dim: int, vocabulary: int,
+              layout: int) -> None:  # fmt: skip
+    """y [count, dim] = table[ids] + residual [count, dim].
+
+    ids is int32 [count]; table is [vocabulary, dim] in rows or in panels. Refuses an id outside 0 .. vocabulary - 1.
+    """
+    rows = m.integers(ids, count)
+    if ((rows < 0) | (rows >= vocabulary)).any():
+        raise Refused
+    if LAYOUTS[layout] == "panels":
+        result = m.panels(table, vocabulary, dim)[rows]
+    else:
+        result = m.array(table, (vocabulary, dim))[rows].astype(np.float64)
+    if residual:
+        result += m.floats(residual, count, dim)
+    m.put(y, result)
+
+
+def layer_norm(m: Memory, y: int, x: int, residual: int, weight: int, bias: int, rows: int, dim: int,
+               eps: float) -> None:  # fmt: skip
+    """y [rows, dim] = normalised (x + residual) * weight [dim] + bias [dim], with the biased variance plus eps."""
+    values = m.floats(x, rows, dim)
+    if residual:
+        values += m.floats(residual, rows, dim)
+    centred = values - values.mean(-1, keepdims=True)
+    scale = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    m.put(y, centred * scale * m.floats(weight, dim) + m.floats(bias, dim))
+
+
+def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, batch: int, heads: int, kv_heads: int,
+              q_len: int, kv_len: int, head_dim: int, q_stride: int, k_stride: int, v_stride: int,
+              bias_batch_stride: int, causal: int, scale: float) -> None:  # fmt: skip
+    """y [batch, q_len, heads, head_dim] = softmax(scale * q k^T + bias, masked) v, head by head.
+
+    q is [batch, q_len, heads, head_dim], k and v are [batch, kv_len, kv_heads, head_dim]; `q_stride`, `k_stride` and
+    `v_stride` are the elements from one position to the next (so q, k and v may lie side by side), a batch item
+    is q_len or kv_len such steps. Head h reads key head h // (heads / kv_heads). mask is int32 [batch, kv_len];
+    bias is [batch, heads, q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all).
+    causal: query i sees keys up to i + kv_len - q_len.
+    """
+    group = heads // kv_heads
+
+    def positions(address: int, length: int, count: int, stride: int) -> Array:
+        strides = (length * stride, stride, head_dim, 1)
+        return m.strided(address, (batch, length, count, head_dim), strides).astype(np.float64)
+
+    queries = positions(q, q_len, heads, q_stride)
+    keys = positions(k, kv_len, kv_heads, k_stride).repeat(group, axis=2)
+    values = positions(v, kv_len, kv_heads, v_stride).repeat(group, axis=2)
+    scores = scale * np.einsum("bihd,bjhd->bhij", queries, keys)
+    if bias:
+        scores += load_bias(m, bias, (batch, heads, q_len, kv_len), bias_batch_stride)
+    scores = masked(scores, m.integers(mask, batch, kv_len) if mask else None, causal)
+    m.put(y, np.einsum("bhij,bjhd->bihd", np.exp(log_softmax(scores)), values))
+
+
+def matmul(m: Memory, c: int, a: int, b: int, outer: int, middle: int, rows: int, columns: int, inner: int,
+           a_outer: int, a_middle: int, a_row: int, b_outer: int, b_middle: int, b_row: int, b_inner: int,
+           c_outer: int, c_middle: int, c_row: int, alpha: float) -> None:  # fmt: skip
+    """c[o, p, i, j] = alpha * sum over k of a[o, p, i, k] * b[o, p, j, k], for o < outer and p < middle.
+
+    a steps by (a_outer, a_middle, a_row, 1), b by (b_outer, b_middle, b_row, b_inner), c by (c_outer, c_middle, c_row,
+    1). b with b_inner = 1 is multiplied transposed; with b_row = 1 it is an [inner, columns] matrix as it stands.
+    """
+    left = m.strided(a, (outer, middle, rows, inner), (a_outer, a_middle, a_row, 1)).astype(np.float64)
+    right = m.strided(b, (outer, middle, columns, inner), (b_outer, b_middle, b_row, b_inner)).astype(np.float64)
+    result = m.strided(c, (outer, middle, rows, columns), (c_outer, c_middle, c_row, 1))
+    result[...] = alpha * np.einsum("opik,opjk->opij", left, right)
+
+
+def softmax(m: Memory, y: int, x: int, mask: int, bias: int, batch: int, heads: int, q_len: int, kv_len: int,
+            bias_batch_stride: int, causal: int, log: int) -> None:  # fmt: skip
+    """y = softmax (or its logarithm) of x + bias over the last axis of [batch, heads, q_len, kv_len].
+
+    mask, bias and causal are as in `attention`.
+    """
+    scores = m.floats(x, batch, heads, q_len, kv_len)
+    if bias:
+        scores += load_bias(m, bias, (batch, heads, q_len, kv_len), bias_batch_stride)
+    scores = masked(scores, m.integers(mask, batch, kv_len) if mask else None, causal)
+    result = log_softmax(scores)
+    m.put(y, result if log else np.exp(result))
+
+
+def activation(m: Memory, y: int, x: int, count: int, activation: int) -> None:
+    """y [count] = activation(x [count])."""
+    m.put(y, activate(m.floats(x, count), activation))
+
+
+def binary(m: Memory, y: int, a: int, b: int, count: int, b_count: int, operation: int) -> None:
+    """y [count] = a [count] (operation) b [b_count]; b repeats, and count is a multiple of b_count."""
+    left, right = m.floats(a, count // b_count, b_count), m.floats(b, b_count)
+    functions: dict[str, Callable[[Array, Array], Array]] = {
+        "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+    }  # fmt: skip
+    m.put(y, functions[BINARY[operation]](left, right))
+
+
+def copy(m: Memory, y: int, x: int, d0: int, d1: int, d2: int, d3: int, y0: int, y1: int, y2: int, y3: int,
+         x0: int, x1: int, x2: int, x3: int) -> None:  # fmt: skip
+    """Copy 32-bit elements of any type from x, stepping by x0 .. x3, to y, stepping by y0 .. y3; [d0, d1, d2, d3]."""
+    shape = (d0, d1, d2, d3)
+    source = m.strided(x, shape, (x0, x1, x2, x3), np.uint32).copy()
+    m.strided(y, shape, (y0, y1, y2, y3), np.uint32)[...] = source
+
+
+def convert(m: Memory, y: int, x: int, count: int, source: int, target: int) -> None:
+    """y [count] of dtype `target` = x [count] of dtype `source`.
+
+    To a float: rounded to nearest even. To an integer: truncated towards zero, saturated, NaN gives 0. To bool:
+    whether it is not 0.
+    """
+    store(m, y, load(m, x, (count,), (1,), DTYPES[source]), DTYPES[target])
+
+
+def pack(m: Memory, y: int, x: int, rows: int, inner: int, source: int, row_stride: int, column_stride: int) -> None:
+    """y = float32 panels [ceil(rows / 8)][inner][8] of the [rows, inner] matrix x of dtype `source`.
+
+    Element (r, i) of x is `r * row_stride + i * column_stride` elements from its start. Rows past the end are zero.
+    """
+    values = load(m, x, (rows, inner), (row_stride, column_stride), DTYPES[source])
+    panels = -(-rows // PANEL)
+    padded = np.zeros((panels * PANEL, inner))
+    padded[:rows] = values
+    m.put(y, padded.reshape(panels, PANEL, inner).transpose(0, 2, 1))
+
+
+def unpack(m: Memory, y: int, x: int, rows: int, inner: int) -> None:
+    """y [rows, inner] = the matrix in the panels x."""
+    m.put(y, m.panels(x, rows, inner))
+
+
+def pool(m: Memory, y: int, x: int, mask: int, batch: int, length: int, dim: int, pooling: int) -> None:
+    """y [batch, dim] from x [batch, length, dim]; mask is int32 [batch, length], without it all positions count.
+
+    mean: sum of the unmasked over their number, which counts as at least 1e-9; max: over the unmasked, the lowest float32
+    if there are none; first: position 0 whatever the mask; last: the last unmasked position, 0 if there are none.
+    """
+    values = m.floats(x, batch, length, dim)
+    keep = (m.integers(mask, batch, length) if mask else np.ones((batch, length), np.int32)) != 0
+    name = POOLING[pooling]
+    if name == "mean":
+        total = (values * keep[:, :, None]).sum(1)
+        result = total / np.maximum(keep.sum(1), 1e-9)[:, None]
+    elif name == "max":
+        result = np.where(keep[:, :, None], values, LOWEST).max(1)
+    elif name == "last":
+        last = np.where(keep, np.arange(length), 0).max(1)
+        result = values[np.arange(batch), last]
+    else:
+        result = values[:, 0]
+    m.put(y, result)
+
+
+def normalize(m: Memory, y: int, x: int, rows: int, dim: int, eps: float) -> None:
+    """y [rows, dim] = each row of x over its Euclidean norm, which counts as at least eps."""
+    values = m.floats(x, rows, dim)
+    m.put(y, values / np.maximum(np.sqrt((values**2).sum(-1, keepdims=True)), eps))
+
+
+def position_ids(m: Memory, y: int, ids: int, rows: int, length: int, padding_id: int) -> None:
+    """y, int32 [rows, length]: 1 + padding_id + number of tokens before that are not padding; padding_id at padding.
+
+    ids is int32 [rows, length]. These are RoBERTa's positions.
+    """
+    real = m.integers(ids, rows, length) != padding_id
+    m.put(y, np.where(real, np.cumsum(real, 1) + padding_id, padding_id), np.int32)
+
+
+def cross_entropy(m: Memory, loss: int, logits: int, labels: int, rows: int, classes: int, ignore_index: int) -> None:
+    """loss [1] = mean of -log_softmax(logits [rows, classes])[label] over rows whose label is not ignore_index.
+
+    labels is int32 [rows]. NaN if every row is ignored. Refuses any other label outside 0 .. classes - 1.
+    """
+    targets = m.integers(labels, rows)
+    kept = targets != ignore_index
+    targets = targets[kept]
+    if ((targets < 0) | (targets >= classes)).any():
+        raise Refused
+    rows_kept = log_softmax(m.floats(logits, rows, classes))[kept]
+    losses = -rows_kept[np.arange(len(targets)), targets]
+    m.put(loss, np.array([losses.mean() if len(losses) else np.nan]))
+
+
+def mse_loss(m: Memory, loss: int, x: int, target: int, count: int) -> None:
+    """loss [1] = mean of (x [count] - target [count]) squared."""
+    m.put(loss, np.array([((m.floats(x, count) - m.floats(target, count)) ** 2).mean()]))
+
+
+def bce_loss(m: Memory, loss: int, logits: int, target: int, count: int) -> None:
+    """loss [1] = mean binary cross-entropy of sigmoid(logits [count]) against target [count]."""
+    x, t = m.floats(logits, count), m.floats(target, count)
+    m.put(loss, np.array([(np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))).mean()]))
+
+
+def topk(m: Memory, values: int, indices: int, x: int, rows: int, columns: int, k: int) -> None:
+    """The k largest of each row of x [rows, columns], largest first: values [rows, k] and int32 indices [rows, k].
+
+    Of equal ones the lower index comes first.
+    """
+    scores = m.floats(x, rows, columns)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    m.put(values, np.take_along_axis(scores, order, 1))
+    m.put(indices, order, np.int32)
+
+
+def random_normal(m: Memory, y: int, count: int, seed: int, mean: float, std: float) -> None:
+    """y [count] drawn from a normal distribution; the same seed gives the same values on the same executor."""
+    m.put(y, np.random.default_rng(seed & 0xFFFFFFFF).normal(mean, std, count))
+
+
+def fill(m: Memory, y: int, count: int, value: float) -> None:
+    """y [count] = value."""
+    m.put(y, np.full(count, value))
+
+
+FUNCTIONS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (
+        linear, embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
+        pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
+    )
+}  # fmt: skip
+
+
+def decode(op: Op, words: npt.NDArray[np.int32], registers: npt.NDArray[np.int32]) -> list[int | float]:
+    """Operand values of one instruction."""
+    operands: list[int | float] = []
+    for operand, word in zip(op.operands, words, strict=True):
+        if operand.kind == "float":
+            operands.append(float(word.view(np.float32)))
+        elif operand.kind == "int":
+            operands.append(int(registers[-1 - word] if word < 0 else word))
+        elif operand.kind == "literal":
+            operands.append(int(word))
+        else:
+            operands.append(int(word.view(np.uint32)))
+    return operands
+
+
+class ReferenceExecutor(Executor):
+    """Runs programs in NumPy: slow and exact."""
+
+    name = "reference"
+
+    def __init__(self) -> None:
+        super().__init__(HEAP_START)
+        self._memory = Memory(PAGE)
+
+    @property
+    def size(self) -> int:
+        return len(self._memory.bytes)
+
+    def grow(self, nbytes: int) -> None:
+        grown = Memory(growth(nbytes, self.size, MAXIMUM)[0])
+        grown.bytes[: self.size] = self._memory.bytes
+        self._memory = grown
+
+    def write(self, address: int, data: Any) -> None:
+        values = np.frombuffer(data, np.uint8)
+        self._memory.bytes[address : address + len(values)] = values
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        return self._memory.array(address, (nbytes,), np.uint8).tobytes()
+
+    def execute(self, address: int, words: int, registers: int) -> int:
+        memory = self._memory
+        program = memory.integers(address, words)
+        file = memory.array(registers, (REGISTERS,), np.int32)
+        position = 0
+        while position < words:
+            op = BY_NUMBER[int(program[position]) & 0xFFFF]
+            operands = decode(op, program[position + 2 : position + op.length], file)
+            try:
+                FUNCTIONS[op.name](memory, *operands)
+            except Refused:
+                return 1 + position
+            position += op.length
+        return 0
+
+    def close(self) -> None:
+        self._memory = Memory(0)

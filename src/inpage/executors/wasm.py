@@ -1,0 +1,175 @@
+"""The WebAssembly executor: the C kernels in a memory of their own, in the page or, through wasmtime, under CPython.
+
+The kernels come in variants, which differ in the instructions they may use. Which one runs is decided here, once.
+"""
+
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, Protocol
+
+from ..env import env
+from ..errors import ConfigError, UnsupportedError
+from ..optable import OPS
+from ..runtime import IN_PYODIDE
+from .base import Executor
+from .pages import MAXIMUM, PAGE, growth, out_of_memory
+
+INITIAL_PAGES = 32
+
+VARIANTS: dict[str, frozenset[str]] = {
+    "relaxed": frozenset({"relaxed"}),
+    "simd": frozenset(),
+    "relaxed_threads": frozenset({"relaxed", "threads"}),
+    "simd_threads": frozenset({"threads"}),
+}
+"""Features that each variant of the kernels needs, the preferred variant first."""
+
+FEATURE_PROBES: dict[str, bytes] = {
+    # (func (param v128 v128 v128) (result v128) local.get 0 local.get 1 local.get 2 f32x4.relaxed_madd)
+    "relaxed": bytes.fromhex(
+        "0061736d01000000 010801 60037b7b7b017b 03020100 0a0d010b00 200020012002fd85020b"
+    ),
+    # (memory 1 1 shared)
+    "threads": bytes.fromhex("0061736d01000000 050401 030101"),
+}
+"""Modules that are valid only where a feature is."""
+
+
+class Instance(Protocol):
+    """Kernels with their memory, as a host gives them."""
+
+    size: int
+    heap_base: int
+
+    def grow(self, pages: int) -> bool: ...
+    def write(self, address: int, data: Any) -> None: ...
+    def read(self, address: int, nbytes: int) -> bytes: ...
+    def call(self, name: str, *arguments: int) -> int: ...
+    def close(self) -> None: ...
+
+
+class Host(Protocol):
+    """What runs WebAssembly: the modules `pyodide_host` and `wasmtime_host`."""
+
+    NAME: str
+
+    def valid(self, module: bytes) -> bool: ...
+    def can_share(self) -> bool: ...
+    def instantiate(self, name: str, module: bytes, shared: bool, pages: int, maximum: int) -> Instance: ...
+    async def prepare(self, name: str, module: bytes) -> None: ...
+
+
+def host() -> Host:
+    return import_module(".pyodide_host" if IN_PYODIDE else ".wasmtime_host", __package__)  # pyright: ignore[reportReturnType]
+
+
+def features() -> frozenset[str]:
+    """Features that the engine has."""
+    engine = host()
+    found = {feature for feature, module in FEATURE_PROBES.items() if engine.valid(module)}
+    return frozenset(found if engine.can_share() else found - {"threads"})
+
+
+def candidates(wanted: str | None = None) -> list[str]:
+    """Variants that the engine can compile, best first: only `wanted` if given, else those of one thread.
+
+    Raises ConfigError for an unknown variant, UnsupportedError for one that the engine cannot run.
+    """
+    if wanted is not None and wanted not in VARIANTS:
+        raise ConfigError(f"Unknown kernel variant {wanted!r}.", hint=f"Variants are: {', '.join(VARIANTS)}.")
+    available = features()
+    runnable = [name for name, needed in VARIANTS.items() if needed <= available]
+    if wanted is None:
+        return [name for name in runnable if "threads" not in VARIANTS[name]]
+    if wanted not in runnable:
+        raise UnsupportedError(
+            f"The kernel variant {wanted!r} needs {', '.join(sorted(VARIANTS[wanted] - available))}, "
+            "which this WebAssembly engine or page does not have.",
+            hint=f"Variants that run here: {', '.join(runnable)}.",
+        )
+    return [wanted]
+
+
+def kernels(variant: str) -> bytes:
+    """The module of a variant. Raises ConfigError if it was not built."""
+    path = files("inpage") / "kernels" / f"{variant}.wasm"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"The kernels {variant}.wasm are not there.", hint="In a source tree run `python build_wheels.py` first."
+        ) from None
+
+
+async def prepare() -> None:
+    """Compile the kernels without blocking the thread; optional, `WasmExecutor()` compiles what it misses."""
+    best = candidates(env.wasm.variant)[0]
+    await host().prepare(best, kernels(best))
+
+
+class WasmExecutor(Executor):
+    """Runs programs in the C kernels. `variant` overrides the choice and the setting `env.wasm.variant`."""
+
+    name = "wasm"
+
+    def __init__(self, variant: str | None = None) -> None:
+        if (env.wasm.num_threads or 1) != 1:
+            raise UnsupportedError(
+                f"env.wasm.num_threads is {env.wasm.num_threads}, but programs run on one thread in this version.",
+                hint="Leave it None or set it to 1.",
+            )
+        self._maximum = min(MAXIMUM, env.wasm.max_memory or MAXIMUM) // PAGE * PAGE
+        self.variant, self._instance = self._open(candidates(variant or env.wasm.variant))
+        super().__init__(self._instance.heap_base)
+
+    def _open(self, variants: list[str]) -> tuple[str, Instance]:
+        """The first variant that passes its self-test: some engines compile relaxed instructions and get them wrong."""
+        for variant in variants:
+            shared = "threads" in VARIANTS[variant]
+            instance = host().instantiate(variant, kernels(variant), shared, INITIAL_PAGES, self._maximum // PAGE)
+            if "relaxed" not in VARIANTS[variant] or instance.call("probe_relaxed"):
+                return variant, instance
+            instance.close()
+        raise UnsupportedError(
+            f"This WebAssembly engine fails the self-test of the kernels {', '.join(variants)}.",
+            hint="Set env.wasm.variant to 'simd', or update the browser.",
+        )
+
+    @property
+    def size(self) -> int:
+        return self._instance.size
+
+    def grow(self, nbytes: int) -> None:
+        for goal in growth(nbytes, self.size, self._maximum):
+            if self._instance.grow((goal - self.size) // PAGE):
+                return
+        raise out_of_memory(nbytes, self.size)
+
+    def write(self, address: int, data: Any) -> None:
+        self._instance.write(address, data)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        return self._instance.read(address, nbytes)
+
+    def execute(self, address: int, words: int, registers: int) -> int:
+        return self._instance.call("run", address, words, registers)
+
+    def close(self) -> None:
+        self._instance.close()
+
+
+def config() -> dict[str, Any]:
+    """What the executor chooses here, as plain values: host, features, variant, and the kernel of every op and dtype."""
+    variant = candidates(env.wasm.variant)[0]
+    table = [{"op": op, "dtype": "float32", "kernel": op, "variant": variant} for op in OPS]
+    return {"host": host().NAME, "features": sorted(features()), "variant": variant, "kernels": table}
+
+
+def show_config() -> None:
+    """Print `config()` as a table."""
+    chosen = config()
+    print(f"WebAssembly host: {chosen['host']}; features: {', '.join(chosen['features']) or 'none'}")
+    print(f"kernel variant: {chosen['variant']} of {', '.join(VARIANTS)} (override: env.wasm.variant)")
+    print(f"{'op':16}{'dtype':10}kernel")
+    for row in chosen["kernels"]:
+        print(f"{row['op']:16}{row['dtype']:10}{row['kernel']} ({row['variant']})")

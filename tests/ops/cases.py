@@ -1,0 +1,725 @@
+"""The case table: for every op shapes, dtypes, expected results, allowed error and flops.
+
+It drives the correctness tests of all executors (CPython and browser) and the kernel benchmark. Expected results come
+from formulas over the logical arrays, written apart from the reference executor, in float64.
+"""
+
+import math
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inpage.optable import ACTIVATIONS, BINARY, DTYPES, OPS, PANEL, POOLING
+from inpage.program import REGISTERS
+
+from .job import GUARD, Job
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array | None]
+LOWEST = float(np.finfo(np.float32).min)
+ALIGNMENT = 64
+
+
+@dataclass
+class Case:
+    """One instruction.
+
+    inputs, outputs: arrays as they lie in memory, by operand name; an absent input is None
+    values: the `int` and `float` operands; negative integers go through registers
+    tolerance: largest error of a float output, relative to the largest finite magnitude expected in it
+    initial: what outputs hold before the run, for ops that write a part of them
+    refused: the op must refuse its operands
+    """
+
+    op: str
+    label: str
+    inputs: Arrays
+    outputs: dict[str, Array]
+    values: dict[str, int | float]
+    tolerance: float = 1e-5
+    flops: int = 0
+    initial: dict[str, Array] = field(default_factory=dict[str, Array])
+    refused: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.label}"
+
+    def job(self) -> Job:
+        """The case as a relocatable block."""
+        return assemble([self])
+
+    def errors(self, status: int, outputs: list[bytes]) -> list[str]:
+        """What is wrong with the results of `run_job`, in words; empty if nothing is."""
+        if self.refused:
+            return [] if status == 1 else [f"status {status}, expected a refusal (1)"]
+        if status:
+            return [f"status {status}, expected 0"]
+        problems = (self._compare(name, data) for name, data in zip(self.outputs, outputs, strict=True))
+        return [problem for problem in problems if problem]
+
+    def _compare(self, name: str, data: bytes) -> str:
+        expected = self.outputs[name]
+        if data[expected.nbytes :] != GUARD:
+            return f"{name}: wrote past its end"
+        got = np.frombuffer(data[: expected.nbytes], expected.dtype).reshape(expected.shape)
+        if expected.dtype.kind != "f":
+            wrong = np.argwhere(got != expected)
+            return f"{name}: {len(wrong)} differ, first at {wrong[0]}: {got[tuple(wrong[0])]}" if len(wrong) else ""
+        return compare(name, got, expected, self.tolerance)
+
+
+def compare(name: str, got: Array, expected: Array, tolerance: float) -> str:
+    """Problem with a float array, or an empty string. Infinities and NaN must be where they are expected."""
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite].astype(got.dtype), equal_nan=True):
+        return f"{name}: infinities or NaN differ"
+    if not np.isfinite(got[finite]).all():
+        return f"{name}: {np.count_nonzero(~np.isfinite(got[finite]))} elements are not finite"
+    error = np.abs(got[finite].astype(np.float64) - expected[finite])
+    allowed = tolerance * np.abs(expected[finite]).max(initial=0.0)
+    if error.max(initial=0.0) <= allowed:
+        return ""
+    return f"{name}: error {error.max():.3g}, allowed {allowed:.3g}"
+
+
+def assemble(cases: list[Case]) -> Job:
+    """Instructions of several cases, one after the other, as one block."""
+    words, registers, relocations = array("I"), array("i"), list[int]()
+    code = sum(OPS[case.op].length for case in cases)
+    blob = bytearray(_aligned(4 * code) + _aligned(4 * REGISTERS))
+    places: list[tuple[int, int]] = []
+
+    def place(data: bytes) -> int:
+        offset = len(blob)
+        blob.extend(data + b"\0" * (_aligned(len(data)) - len(data)))
+        return offset
+
+    for case in cases:
+        op = OPS[case.op]
+        words.extend([op.number | op.length << 16, 1])
+        for name, kind, _ in op.operands:
+            if kind == "float":
+                words.append(struct.unpack("<I", struct.pack("<f", case.values[name]))[0])
+            elif kind == "int":
+                value = int(case.values[name])
+                if value < 0:
+                    registers.append(value)
+                    value = -len(registers)
+                words.append(value & 0xFFFFFFFF)
+            elif kind == "in" and case.inputs[name] is None:
+                words.append(0)
+            else:
+                relocations.append(len(words))
+                if kind == "in":
+                    data = np.ascontiguousarray(case.inputs[name]).tobytes()
+                    words.append(place(data))
+                else:
+                    nbytes = case.outputs[name].nbytes
+                    data = case.initial[name].tobytes() if name in case.initial else b"\xa5" * nbytes
+                    words.append(place(data + GUARD))
+                    places.append((words[-1], nbytes))
+    blob[: 4 * code] = words.tobytes()
+    at = _aligned(4 * code)
+    blob[at : at + 4 * len(registers)] = registers.tobytes()
+    return Job(bytes(blob), code, relocations, at, places)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+# Making inputs
+
+
+def rng(*seed: int) -> np.random.Generator:
+    return np.random.default_rng([20, *seed])
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
+    return (rng(seed, *shape).normal(size=shape) * scale).astype(np.float32)
+
+
+def integers(low: int, high: int, *shape: int, seed: int = 0) -> Array:
+    return rng(seed, *shape).integers(low, high, shape, dtype=np.int32)
+
+
+def panels(matrix: Array) -> Array:
+    """[rows, inner] -> [ceil(rows / 8), inner, 8]."""
+    rows, inner = matrix.shape
+    out = np.zeros((-(-rows // PANEL), inner, PANEL), np.float32)
+    for row in range(rows):
+        out[row // PANEL, :, row % PANEL] = matrix[row]
+    return out
+
+
+def activated(x: Array, name: str) -> Array:
+    with np.errstate(over="ignore"):
+        formulas = {
+            "none": lambda: x,
+            "gelu": lambda: x * np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x.ravel()]).reshape(x.shape),
+            "gelu_tanh": lambda: x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+            "relu": lambda: np.where(x > 0, x, 0),
+            "silu": lambda: x / (1 + np.exp(-x)),
+            "tanh": lambda: np.tanh(x),
+            "sigmoid": lambda: 1 / (1 + np.exp(-x)),
+        }
+        return formulas[name]()
+
+
+def probabilities(scores: Array) -> Array:
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def mask_of(batch: int, kv_len: int, kind: str) -> Array | None:
+    """None, or int32 [batch, kv_len]: right-padded, left-padded, with holes, or with a row that is masked entirely."""
+    if kind == "no":
+        return None
+    mask = np.ones((batch, kv_len), np.int32)
+    for item in range(batch):
+        pad = min(kv_len - 1, 1 + item * 2)
+        if kind == "right":
+            mask[item, kv_len - pad :] = 0
+        elif kind == "left":
+            mask[item, :pad] = 0
+        elif kind == "holes":
+            mask[item, 1::2] = 0
+    if kind == "full":
+        mask[-1] = 0
+    return mask
+
+
+def attended(scores: Array, mask: Array | None, causal: int) -> Array:
+    """Probabilities of scores [batch, heads, q_len, kv_len], position by position."""
+    scores = scores.copy()
+    batch, _, q_len, kv_len = scores.shape
+    for b, i, j in product(range(batch), range(q_len), range(kv_len)):
+        if (mask is not None and not mask[b, j]) or (causal and j > i + kv_len - q_len):
+            scores[b, :, i, j] = LOWEST
+    return probabilities(scores)
+
+
+# One generator of cases for each op
+
+
+def linear_case(rows: int, columns: int, inner: int, bias: bool = False, residual: bool = False,
+                activation: str = "none", label: str = "") -> Case:  # fmt: skip
+    x, weight = normal(rows, inner, seed=1), normal(columns, inner, seed=2, scale=inner**-0.5)
+    b = normal(columns, seed=3) if bias else None
+    r = normal(rows, columns, seed=4) if residual else None
+    y = x.astype(np.float64) @ weight.T.astype(np.float64)
+    if b is not None:
+        y = y + b
+    y = activated(y, activation)
+    if r is not None:
+        y = y + r
+    return Case(
+        "linear",
+        label or f"{rows}x{columns}x{inner}{'-bias' * bias}{'-residual' * residual}-{activation}",
+        {"x": x, "weight": panels(weight), "bias": b, "residual": r},
+        {"y": y.astype(np.float32)},
+        {"rows": rows, "columns": columns, "inner": inner, "activation": ACTIVATIONS.index(activation)},
+        flops=2 * rows * columns * inner,
+    )
+
+
+def linear_cases() -> Iterator[Case]:
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 32):
+        yield linear_case(rows, 24, 20)
+    for columns, inner in ((1, 1), (3, 7), (8, 1), (9, 33), (31, 5), (33, 64), (64, 31), (100, 17), (72, 2)):
+        for rows in (1, 7):
+            yield linear_case(rows, columns, inner, bias=columns % 2 == 1)
+    for activation, rows in product(ACTIVATIONS, (1, 9)):
+        yield linear_case(rows, 29, 19, True, True, activation)
+    yield linear_case(6, 12, 16, residual=True)
+    yield linear_case(128, 384, 384, True, True)
+    yield linear_case(1, 1536, 384, True, False, "gelu")
+    yield linear_case(37, 64, 1536, True)
+
+
+def embedding_cases() -> Iterator[Case]:
+    for vocabulary, dim, count, layout, residual in (
+        (11, 5, 7, "rows", False),
+        (16, 32, 9, "rows", True),
+        (1, 1, 3, "rows", False),
+        (11, 5, 7, "panels", False),
+        (50, 33, 12, "panels", True),
+        (8, 1, 2, "panels", False),
+    ):
+        table = normal(vocabulary, dim)
+        ids = integers(0, vocabulary, count)
+        ids[-1] = vocabulary - 1
+        r = normal(count, dim, seed=5) if residual else None
+        yield Case(
+            "embedding",
+            f"{vocabulary}x{dim}-{count}-{layout}{'-residual' * residual}",
+            {"ids": ids, "table": panels(table) if layout == "panels" else table, "residual": r},
+            {"y": table[ids] if r is None else table[ids] + r},
+            {"count": count, "dim": dim, "vocabulary": vocabulary, "layout": ("rows", "panels").index(layout)},
+            tolerance=1e-7,
+        )
+    for bad, layout in product((-1, 11, 2**31 - 1, -(2**31)), (0, 1)):
+        yield Case(
+            "embedding",
+            f"refuses-{bad}-{layout}",
+            {"ids": np.array([0, 3, bad], np.int32), "table": panels(normal(11, 5)), "residual": None},
+            {"y": np.zeros((3, 5), np.float32)},
+            {"count": 3, "dim": 5, "vocabulary": 11, "layout": layout},
+            refused=True,
+        )
+
+
+def layer_norm_cases() -> Iterator[Case]:
+    for rows, dim, residual, shift in (
+        (1, 1, False, 0), (3, 3, True, 0), (2, 8, False, 0), (5, 37, True, 0), (4, 384, True, 0), (2, 100, False, 100.0),
+    ):  # fmt: skip
+        x = normal(rows, dim) + np.float32(shift)
+        r = normal(rows, dim, seed=6) if residual else None
+        weight, bias = normal(dim, seed=7), normal(dim, seed=8)
+        values = x.astype(np.float64) + (0 if r is None else r)
+        y = (values - values.mean(1)[:, None]) / np.sqrt(values.var(1) + 1e-5)[:, None] * weight + bias
+        yield Case(
+            "layer_norm",
+            f"{rows}x{dim}{'-residual' * residual}{'-shifted' * bool(shift)}",
+            {"x": x, "residual": r, "weight": weight, "bias": bias},
+            {"y": y.astype(np.float32)},
+            {"rows": rows, "dim": dim, "eps": 1e-5},
+            flops=8 * rows * dim,
+        )
+
+
+def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, kv_heads: int = 0, mask: str = "no",
+                   bias: str = "no", causal: int = 0, fused: bool = False, scale: float = 0.0,
+                   spread: float = 1.0, label: str = "") -> Case:  # fmt: skip
+    """bias: "no", "shared" by the batch, or "batched". fused: q, k, v lie side by side, as one projection writes them."""
+    kv_heads = kv_heads or heads
+    scale = scale or head_dim**-0.5
+    widths = (heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
+    if fused:
+        together = normal(batch, q_len, sum(widths), seed=9, scale=spread)
+        q, k, v = (np.ascontiguousarray(a) for a in np.split(together, np.cumsum(widths)[:-1], axis=2))
+    else:
+        q, k, v = (
+            normal(batch, n, w, seed=9 + i, scale=spread) for i, (n, w) in enumerate(zip((q_len, kv_len, kv_len), widths))
+        )
+    b = normal(1 if bias == "shared" else batch, heads, q_len, kv_len, seed=12) if bias != "no" else None
+    m = mask_of(batch, kv_len, mask)
+    y = np.zeros((batch, q_len, heads, head_dim))
+    q4 = q.reshape(batch, q_len, heads, head_dim).astype(np.float64)
+    k4, v4 = (a.reshape(batch, kv_len, kv_heads, head_dim).astype(np.float64) for a in (k, v))
+    for h in range(heads):
+        g = h // (heads // kv_heads)
+        scores = scale * (q4[:, :, h] @ k4[:, :, g].transpose(0, 2, 1))
+        if b is not None:
+            scores = scores + b[:, h]
+        y[:, :, h] = attended(scores[:, None], m, causal)[:, 0] @ v4[:, :, g]
+    inputs: Arrays = {"q": q, "k": k, "v": v, "mask": m, "bias": b}
+    strides = widths
+    if fused:
+        # The three operands overlap: each starts at its own column of one [batch, length, total] array.
+        flat = together.reshape(-1)
+        inputs |= {n: flat[s:] for n, s in zip("qkv", (0, widths[0], widths[0] + widths[1]))}
+        strides = (sum(widths),) * 3
+    return Case(
+        "attention",
+        label
+        or f"{batch}x{heads}x{q_len}x{kv_len}x{head_dim}-kv{kv_heads}-{mask}mask-{bias}bias{'-causal' * causal}{'-fused' * fused}",
+        inputs,
+        {"y": y.astype(np.float32)},
+        {
+            "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim,
+            "q_stride": strides[0], "k_stride": strides[1], "v_stride": strides[2],
+            "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "scale": scale,
+        },
+        flops=4 * batch * heads * q_len * kv_len * head_dim,
+    )  # fmt: skip
+
+
+def attention_cases() -> Iterator[Case]:
+    for mask, bias, causal in product(("no", "right", "left", "holes", "full"), ("no", "shared", "batched"), (0, 1)):
+        yield attention_case(2, 2, 5, 5, 8, mask=mask, bias=bias, causal=causal)
+    for head_dim in (1, 3, 7, 16, 20, 33, 64):
+        yield attention_case(1, 2, 3, 9, head_dim, mask="right")
+    for q_len, kv_len in ((1, 1), (1, 33), (4, 65), (9, 8), (17, 40), (70, 130)):
+        yield attention_case(2, 3, q_len, kv_len, 12, mask="left", fused=False)
+        yield attention_case(1, 2, q_len, max(kv_len, q_len), 16, causal=1)
+    yield attention_case(2, 4, 6, 11, 8, kv_heads=2, causal=1, mask="left")
+    yield attention_case(1, 6, 3, 7, 5, kv_heads=1)
+    yield attention_case(2, 3, 10, 10, 8, fused=True, mask="right", bias="shared")
+    yield attention_case(2, 4, 7, 7, 12, kv_heads=2, fused=True, causal=1)
+    yield attention_case(1, 1, 4, 20, 8, spread=8.0, label="peaked")
+    yield attention_case(1, 2, 4, 6, 8, scale=1.0, label="scale-1")
+    yield attention_case(1, 2, 6, 4, 8, causal=1, label="causal-rows-that-see-nothing")
+    yield attention_case(2, 12, 128, 128, 32, mask="right")
+
+
+def matmul_case(label: str, outer: int, middle: int, rows: int, columns: int, inner: int, a: Array, b: Array,
+                c_shape: tuple[int, ...], strides: dict[str, int], alpha: float) -> Case:  # fmt: skip
+    """`strides` locate the logical a [o, p, i, k], b [o, p, j, k], c [o, p, i, j] in the flat arrays."""
+    o, p, i, j, k = np.ogrid[:outer, :middle, :rows, :columns, :inner]
+    at_a = o * strides["a_outer"] + p * strides["a_middle"] + i * strides["a_row"] + k
+    at_b = o * strides["b_outer"] + p * strides["b_middle"] + j * strides["b_row"] + k * strides["b_inner"]
+    at_c = (o * strides["c_outer"] + p * strides["c_middle"] + i * strides["c_row"] + j)[..., 0]
+    before = normal(*c_shape, seed=15)
+    c = before.copy().reshape(-1)
+    c[at_c] = alpha * (a.reshape(-1).astype(np.float64)[at_a] * b.reshape(-1).astype(np.float64)[at_b]).sum(-1)
+    sizes = {"outer": outer, "middle": middle, "rows": rows, "columns": columns, "inner": inner}
+    return Case(
+        "matmul", label, {"a": a, "b": b}, {"c": c.reshape(c_shape)}, {**sizes, **strides, "alpha": alpha},
+        flops=2 * outer * middle * rows * columns * inner, initial={"c": before},
+    )  # fmt: skip
+
+
+def matmul_cases() -> Iterator[Case]:
+    for n, (batch, heads, q, kv, dim) in enumerate(((1, 1, 1, 1, 1), (2, 3, 5, 7, 9), (1, 2, 13, 33, 16), (2, 2, 8, 8, 8))):
+        # Scores: q [batch, q, heads, dim] times k [batch, kv, heads, dim] transposed, into [batch, heads, q, kv].
+        yield matmul_case(
+            f"scores-{n}", batch, heads, q, kv, dim, normal(batch, q, heads, dim), normal(batch, kv, heads, dim, seed=1),
+            (batch, heads, q, kv),
+            {"a_outer": q * heads * dim, "a_middle": dim, "a_row": heads * dim, "b_outer": kv * heads * dim,
+             "b_middle": dim, "b_row": heads * dim, "b_inner": 1, "c_outer": heads * q * kv, "c_middle": q * kv,
+             "c_row": kv}, dim**-0.5,
+        )  # fmt: skip
+        # Context: probabilities [batch, heads, q, kv] times v [batch, kv, heads, dim], into [batch, q, heads, dim].
+        yield matmul_case(
+            f"context-{n}", batch, heads, q, dim, kv, normal(batch, heads, q, kv), normal(batch, kv, heads, dim, seed=1),
+            (batch, q, heads, dim),
+            {"a_outer": heads * q * kv, "a_middle": q * kv, "a_row": kv, "b_outer": kv * heads * dim, "b_middle": dim,
+             "b_row": 1, "b_inner": heads * dim, "c_outer": q * heads * dim, "c_middle": dim, "c_row": heads * dim}, 1.0,
+        )  # fmt: skip
+    yield matmul_case(
+        "shared-b-with-gaps", 3, 1, 4, 6, 5, normal(3, 4, 9), normal(5, 8, seed=1), (3, 4, 10),
+        {"a_outer": 36, "a_middle": 0, "a_row": 9, "b_outer": 0, "b_middle": 0, "b_row": 1, "b_inner": 8, "c_outer": 40,
+         "c_middle": 0, "c_row": 10}, -2.0,
+    )  # fmt: skip
+
+
+def softmax_cases() -> Iterator[Case]:
+    for (batch, heads, q_len, kv_len), mask, bias, causal, log in (
+        ((1, 1, 1, 1), "no", "no", 0, 0),
+        ((5, 1, 1, 2), "no", "no", 0, 0),
+        ((5, 1, 1, 3), "no", "no", 0, 1),
+        ((2, 2, 3, 9), "right", "no", 0, 0),
+        ((2, 2, 3, 9), "left", "shared", 0, 0),
+        ((2, 2, 9, 9), "holes", "batched", 1, 0),
+        ((2, 3, 4, 33), "full", "shared", 0, 0),
+        ((2, 3, 4, 33), "full", "no", 0, 1),
+        ((1, 2, 5, 8), "no", "batched", 1, 0),
+        ((3, 1, 7, 128), "no", "no", 0, 1),
+        ((1, 1, 2, 1000), "no", "no", 0, 0),
+    ):
+        x = normal(batch, heads, q_len, kv_len, scale=3.0)
+        b = normal(1 if bias == "shared" else batch, heads, q_len, kv_len, seed=1) if bias != "no" else None
+        m = mask_of(batch, kv_len, mask)
+        y = attended(x.astype(np.float64) + (0 if b is None else b), m, causal)
+        yield Case(
+            "softmax",
+            f"{batch}x{heads}x{q_len}x{kv_len}-{mask}mask-{bias}bias{'-causal' * causal}{'-log' * log}",
+            {"x": x, "mask": m, "bias": b},
+            {"y": (np.log(y) if log else y).astype(np.float32)},
+            {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len,
+             "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "log": log},
+            flops=5 * x.size,
+        )  # fmt: skip
+    far = np.array([[1e4, 0, -1e4, 5], [-1e38, -1e38, 1e38, 0]], np.float32)
+    for log in (0, 1):
+        y = probabilities(far.astype(np.float64)) if not log else far - far.max(1, keepdims=True).astype(np.float64)
+        yield Case(
+            "softmax", f"far-apart{'-log' * log}", {"x": far, "mask": None, "bias": None}, {"y": y.astype(np.float32)},
+            {"batch": 2, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "log": log},
+        )  # fmt: skip
+
+
+def activation_cases() -> Iterator[Case]:
+    special = [0.0, -0.0, 1e-30, -1e-30, 1e-6, 88.0, -88.0, 104.0, -104.0, 1e4, -1e4, 3e38, -3e38]
+    for name, count in product(ACTIVATIONS, (1, 7, 64, 1003)):
+        yield activation_case(name, f"{name}-{count}", normal(count, scale=3.0), 2e-6)
+    for name in ACTIVATIONS:
+        # Away from the large ones, which would hide the error of the small ones.
+        yield activation_case(name, f"{name}-small", normal(203, scale=0.01), 4e-6)
+        yield activation_case(name, f"{name}-special", np.array(special, np.float32), 1e-6)
+
+
+def activation_case(name: str, label: str, x: Array, tolerance: float) -> Case:
+    values = {"count": x.size, "activation": ACTIVATIONS.index(name)}
+    y = activated(x.astype(np.float64), name).astype(np.float32)
+    return Case("activation", label, {"x": x}, {"y": y}, values, tolerance, flops=x.size)
+
+
+def binary_cases() -> Iterator[Case]:
+    functions = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
+    for name, (outer, b_count) in product(BINARY, ((1, 1), (1, 37), (7, 1), (3, 5), (4, 8), (5, 33), (2, 4))):
+        a, b = normal(outer, b_count), normal(b_count, seed=1)
+        yield Case(
+            "binary", f"{name}-{outer}x{b_count}", {"a": a, "b": b}, {"y": functions[name](a, b)},
+            {"count": a.size, "b_count": b_count, "operation": BINARY.index(name)}, tolerance=1e-7, flops=a.size,
+        )  # fmt: skip
+
+
+def copy_cases() -> Iterator[Case]:
+    for shape, axes in (((3, 5), (1, 0)), ((2, 3, 4, 5), (0, 2, 1, 3)), ((2, 3, 4, 5), (3, 2, 1, 0)), ((9, 16), (1, 0)), ((7,), (0,))):
+        x = integers(-(2**31), 2**31 - 1, *shape)
+        y = x.transpose(axes)
+        strides = [x.strides[axis] // 4 for axis in axes]
+        dense = np.ascontiguousarray(y)
+        yield copy_case(f"transpose-{shape}-{axes}", x, dense, None, y.shape, [s // 4 for s in dense.strides], strides)
+    x = integers(0, 100, 4, 6, 5)
+    yield copy_case("slice", x[1:, 2], np.ascontiguousarray(x[1:4, 2, :]), None, (3, 5), (5, 1), (5, 1))
+    before = integers(0, 9, 3, 11)
+    after = before.copy()
+    part = integers(100, 200, 3, 4)
+    after[:, :4] = part
+    yield copy_case("into-a-part", part, after, before, (3, 4), (11, 1), (4, 1))
+    row = integers(0, 100, 5)
+    yield copy_case("repeated-by-stride-0", row, np.tile(row, (3, 1)), None, (3, 5), (5, 1), (0, 1))
+    bits = np.array([0x7FC12345, 0xFFFFFFFF, 0x7F800001, 0x80000000, 1], np.uint32).view(np.int32)
+    yield copy_case("any-bits", bits, bits, None, (5,), (1,), (1,))
+    large = integers(0, 1000, 33, 48)
+    yield copy_case("rows", large[:, :32].copy(), large[:, :32].copy(), None, (33, 32), (32, 1), (32, 1))
+
+
+def copy_case(label: str, x: Array, y: Array, before: Array | None, shape: Any, y_strides: Any, x_strides: Any) -> Case:
+    lead = 4 - len(shape)
+    values: dict[str, int | float] = {}
+    for letter, numbers, filler in (("d", shape, 1), ("y", y_strides, 0), ("x", x_strides, 0)):
+        values |= {f"{letter}{i}": int(n) for i, n in enumerate([filler] * lead + list(numbers))}
+    return Case("copy", label, {"x": x}, {"y": y}, values, initial={} if before is None else {"y": before})
+
+
+# Element types as NumPy sees them; bfloat16 lies in memory as its upper 16 bits.
+
+
+def stored(values: Array, dtype: str) -> Array:
+    """Values, which the dtype holds exactly, as they lie in memory."""
+    if dtype == "bfloat16":
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(np.uint8 if dtype == "bool" else dtype)
+
+
+def samples(dtype: str, count: int) -> Array:
+    """Values that the dtype holds exactly, as float64, its extremes among them."""
+    if dtype == "bool":
+        return (integers(0, 2, count)).astype(np.float64)
+    if dtype in ("float32", "float64"):
+        values = normal(count, scale=30).astype(np.float64)
+        values[:4] = [0.0, 1.5, -2.5, 65504.0][: len(values[:4])]
+        return values
+    if dtype == "float16":
+        values = normal(count, scale=30).astype(np.float16).astype(np.float64)
+        values[:7] = [0.0, 2**-24, -(2**-14), 65504, -65504, 1023 * 2.0**-24, 1.0][: len(values[:7])]
+        return values
+    if dtype == "bfloat16":
+        values = normal(count, scale=30)
+        return (values.view(np.uint32) & 0xFFFF0000).view(np.float32).astype(np.float64)
+    limits = np.iinfo(dtype)
+    low, high = max(limits.min, -(2**31)), min(limits.max, 2**31 - 1)
+    values = rng(count).integers(low, high, count, dtype=np.int64).astype(np.float64)
+    values[:2] = [low, high][: len(values[:2])]
+    return values
+
+
+def convert_cases() -> Iterator[Case]:
+    pairs = {(source, target) for source in DTYPES for target in ("float32", "int32")}
+    pairs |= {(target, source) for source, target in pairs}
+    for source, target in sorted(pairs):
+        yield convert_case(f"{source}-{target}", samples(source, 67), source, target)
+    special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 0.9, -0.9, -0.0, 2147483520.0, -2147483648.0, 254.7, 1e-40])
+    for target in DTYPES:
+        if target != "float64":
+            yield convert_case(f"special-float32-{target}", special.astype(np.float32).astype(np.float64), "float32", target)
+    halves = np.arange(1, 200, 2) * 2.0**-12 + 1  # between two neighbours of float16 and bfloat16, ties included
+    for target in ("float16", "bfloat16"):
+        yield convert_case(f"rounding-float32-{target}", np.concatenate([halves, -halves, halves * 2.0**-15]), "float32", target)
+    for target in ("float32", "int32"):
+        values = np.array([2**62, -(2**62), 2**31, -(2**31) - 1, 2**24 + 1, -5], np.float64)
+        yield convert_case(f"large-int64-{target}", values, "int64", target)
+        infinite = np.array([np.inf, -np.inf, np.nan])
+        yield convert_case(f"special-float16-{target}", infinite, "float16", target)
+        yield convert_case(f"special-bfloat16-{target}", infinite, "bfloat16", target)
+        yield convert_case(f"special-float64-{target}", np.array([1e300, -1e300, 1e-300, 3e9]), "float64", target)
+
+
+def convert_case(label: str, values: Array, source: str, target: str) -> Case:
+    y = np.array([converted(float(value), target) for value in values])
+    operands = {"count": values.size, "source": DTYPES.index(source), "target": DTYPES.index(target)}
+    with np.errstate(over="ignore"):
+        return Case("convert", label, {"x": stored(values, source)}, {"y": stored(y, target)}, operands, tolerance=0)
+
+
+def converted(value: float, target: str) -> float | int:
+    """A value rounded to the target dtype."""
+    if target == "bool":
+        return float(value != 0)
+    if target in ("float16", "float32", "float64"):
+        with np.errstate(over="ignore"):
+            return float(np.dtype(target).type(value))
+    if target == "bfloat16":
+        if not math.isfinite(value) or not value:
+            return value
+        step = 2.0 ** max(math.frexp(value)[1] - 8, -133)
+        return round(value / step) * step
+    if math.isnan(value):
+        return 0
+    limits = np.iinfo(target)
+    return int(max(limits.min, min(limits.max, math.trunc(max(-1e30, min(1e30, value))))))
+
+
+def pack_cases() -> Iterator[Case]:
+    for source in DTYPES:
+        yield pack_case(f"{source}", samples(source, 13 * 9).reshape(13, 9), source, transposed=False)
+        yield pack_case(f"{source}-transposed", samples(source, 13 * 9).reshape(13, 9), source, transposed=True)
+    for rows, inner in ((1, 1), (8, 8), (16, 3), (7, 64), (65, 20)):
+        yield pack_case(f"float32-{rows}x{inner}", normal(rows, inner), "float32", transposed=False)
+    wide = normal(10, 12)
+    yield Case(
+        "pack", "float32-part-of-wider-rows", {"x": wide}, {"y": panels(wide[:, :7])},
+        {"rows": 10, "inner": 7, "source": 0, "row_stride": 12, "column_stride": 1}, tolerance=0,
+    )  # fmt: skip
+
+
+def pack_case(label: str, values: Array, source: str, transposed: bool) -> Case:
+    rows, inner = values.shape
+    x = stored(values, source)
+    strides = (1, rows) if transposed else (inner, 1)
+    return Case(
+        "pack", label, {"x": x.T if transposed else x}, {"y": panels(values)},
+        {"rows": rows, "inner": inner, "source": DTYPES.index(source), "row_stride": strides[0], "column_stride": strides[1]},
+        tolerance=0,
+    )  # fmt: skip
+
+
+def unpack_cases() -> Iterator[Case]:
+    for rows, inner in ((1, 1), (8, 5), (13, 9), (30, 16)):
+        matrix = normal(rows, inner)
+        yield Case("unpack", f"{rows}x{inner}", {"x": panels(matrix)}, {"y": matrix}, {"rows": rows, "inner": inner}, 0)
+
+
+def pool_cases() -> Iterator[Case]:
+    for pooling, mask, (batch, length, dim) in product(
+        POOLING, ("no", "right", "left", "holes", "full"), ((1, 1, 1), (3, 5, 7), (2, 9, 40))
+    ):
+        x = normal(batch, length, dim) - np.float32(3)
+        m = mask_of(batch, length, mask)
+        y = np.zeros((batch, dim))
+        for b in range(batch):
+            kept = [j for j in range(length) if m is None or m[b, j]]
+            values = x[b].astype(np.float64)
+            if pooling == "first":
+                y[b] = values[0]
+            elif pooling == "last":
+                y[b] = values[kept[-1] if kept else 0]
+            elif kept:
+                y[b] = values[kept].mean(0) if pooling == "mean" else values[kept].max(0)
+            else:
+                y[b] = 0 if pooling == "mean" else LOWEST
+        yield Case(
+            "pool", f"{pooling}-{mask}mask-{batch}x{length}x{dim}", {"x": x, "mask": m}, {"y": y.astype(np.float32)},
+            {"batch": batch, "length": length, "dim": dim, "pooling": POOLING.index(pooling)}, 1e-6, flops=x.size,
+        )  # fmt: skip
+
+
+def normalize_cases() -> Iterator[Case]:
+    for rows, dim in ((1, 1), (3, 7), (2, 384)):
+        x = normal(rows, dim)
+        x[-1] *= 1e-3
+        y = x / np.sqrt((x.astype(np.float64) ** 2).sum(1))[:, None]
+        yield normalize_case(f"{rows}x{dim}", x, y)
+    yield normalize_case("zero-row", np.zeros((2, 9), np.float32), np.zeros((2, 9)))
+    tiny = np.full((1, 4), 1e-14, np.float32)
+    yield normalize_case("norm-below-eps", tiny, tiny.astype(np.float64) / 1e-12)
+
+
+def normalize_case(label: str, x: Array, y: Array) -> Case:
+    values = {"rows": x.shape[0], "dim": x.shape[1], "eps": 1e-12}
+    return Case("normalize", label, {"x": x}, {"y": y.astype(np.float32)}, values, 1e-6, flops=3 * x.size)
+
+
+def position_ids_cases() -> Iterator[Case]:
+    for padding, ids, expected in (
+        (1, [[5, 6, 7, 1, 1], [1, 1, 8, 9, 4]], [[2, 3, 4, 1, 1], [1, 1, 2, 3, 4]]),
+        (0, [[3, 0, 3]], [[1, 0, 2]]),
+        (-1, [[3, 0, 3]], [[0, 1, 2]]),
+        (1, [[1]], [[1]]),
+    ):
+        x = np.array(ids, np.int32)
+        values = {"rows": x.shape[0], "length": x.shape[1], "padding_id": padding}
+        yield Case("position_ids", f"{padding}-{x.shape}", {"ids": x}, {"y": np.array(expected, np.int32)}, values)
+
+
+def cross_entropy_cases() -> Iterator[Case]:
+    for label, rows, classes, labels, ignore in (
+        ("all", 3, 5, [0, 4, 2], -100),
+        ("some-ignored", 4, 7, [-100, 3, -100, 6], -100),
+        ("other-ignored", 3, 4, [3, 2, 1], 2),
+        ("none-left", 2, 4, [-100, -100], -100),
+        ("wide", 2, 1001, [1000, 7], -100),
+        ("one-class", 2, 1, [0, 0], -100),
+        ("refuses-large", 2, 4, [1, 4], -100),
+        ("refuses-negative", 2, 4, [-1, 2], -100),
+    ):
+        logits = normal(rows, classes, scale=4.0)
+        p = probabilities(logits.astype(np.float64))
+        refused = label.startswith("refuses")
+        losses = [] if refused else [-math.log(p[i, c]) for i, c in enumerate(labels) if c != ignore]
+        loss = np.array([np.mean(losses) if losses else np.nan], np.float32)
+        yield Case(
+            "cross_entropy", label, {"logits": logits, "labels": np.array(labels, np.int32)}, {"loss": loss},
+            {"rows": rows, "classes": classes, "ignore_index": ignore}, 2e-6, refused=refused,
+        )  # fmt: skip
+
+
+def loss_cases() -> Iterator[Case]:
+    for count in (1, 7, 300):
+        x, target = normal(count, scale=5.0), normal(count, seed=1)
+        loss = np.mean((x.astype(np.float64) - target) ** 2)
+        values = {"count": count}
+        yield Case("mse_loss", f"{count}", {"x": x, "target": target}, {"loss": np.array([loss], np.float32)}, values, 2e-6)
+        labels = integers(0, 2, count).astype(np.float32)
+        p = 1 / (1 + np.exp(-x.astype(np.float64)))
+        loss = -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+        arrays: Arrays = {"logits": x, "target": labels}
+        yield Case("bce_loss", f"{count}", arrays, {"loss": np.array([loss], np.float32)}, values, 2e-6)
+    far = np.array([200.0, -200.0], np.float32)
+    arrays = {"logits": far, "target": np.array([1, 0], np.float32)}
+    yield Case("bce_loss", "certain", arrays, {"loss": np.zeros(1, np.float32)}, {"count": 2}, 0)
+
+
+def topk_cases() -> Iterator[Case]:
+    ties = np.array([[1, 3, 3, 0, 3, 2, 1]], np.float32)
+    for label, x, k in (
+        ("1-of-1", normal(2, 1), 1), ("all", normal(3, 9), 9), ("3-of-50", normal(4, 50), 3), ("ties", ties, 7),
+        ("ties-cut", ties, 2), ("5-of-1000", normal(1, 1000), 5), ("equal", np.zeros((2, 6), np.float32), 4),
+        ("infinite", np.array([[-np.inf, 2, np.inf, -np.inf]], np.float32), 4),
+    ):  # fmt: skip
+        order = np.array([sorted(range(x.shape[1]), key=lambda i, row=row: (-row[i], i))[:k] for row in x])
+        yield Case(
+            "topk", label, {"x": x},
+            {"values": np.take_along_axis(x, order, 1), "indices": order.astype(np.int32)},
+            {"rows": x.shape[0], "columns": x.shape[1], "k": k}, tolerance=0,
+        )  # fmt: skip
+
+
+def fill_cases() -> Iterator[Case]:
+    for count, value in ((1, 0.0), (7, -1.5), (1000, 3.25)):
+        expected = np.full(count, value, np.float32)
+        yield Case("fill", f"{count}-{value}", {}, {"y": expected}, {"count": count, "value": value}, 0)
+
+
+def all_cases() -> list[Case]:
+    """Every case. `random_normal` has none, as its values are only specified as a distribution."""
+    return [
+        case
+        for cases in (
+            linear_cases, embedding_cases, layer_norm_cases, attention_cases, matmul_cases, softmax_cases,
+            activation_cases, binary_cases, copy_cases, convert_cases, pack_cases, unpack_cases, pool_cases,
+            normalize_cases, position_ids_cases, cross_entropy_cases, loss_cases, topk_cases, fill_cases,
+        )
+        for case in cases()
+    ]  # fmt: skip

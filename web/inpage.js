@@ -7,7 +7,7 @@
 const PROTOCOL = 1;
 const HANDLE = Symbol("inpage.handle");
 
-/** @typedef {{status: string, [field: string]: any}} ProgressEvent */
+/** @typedef {import("./inpage.d.ts").ProgressEvent} ProgressEvent */
 /** @typedef {{signal?: AbortSignal, progress?: (event: ProgressEvent) => void}} Options */
 /** @typedef {{resolve: (value: any) => void, reject: (error: any) => void, progress?: Options["progress"]}} Waiter */
 /** @typedef {{code: string, message: string, hint?: string, details?: Record<string, unknown>}} ErrorFields */
@@ -47,6 +47,7 @@ const SETTINGS = {
   }),
 };
 
+/** @type {typeof import("./inpage.d.ts").env} */
 export const env = strict("env", SETTINGS);
 
 /**
@@ -171,7 +172,7 @@ function decode(value, connection) {
   if (Array.isArray(value)) return value.map((item) => decode(item, connection));
   if (!isPlain(value)) return value;
   if (value.$type === "tensor") return new Tensor(value.dtype, value.data, value.dims);
-  if (value.$type === "handle") return remoteObject(value, connection);
+  if (value.$type === "handle") return remoteObject(/** @type {any} */ (value), connection);
   return mapValues(value, (item) => decode(item, connection));
 }
 
@@ -235,7 +236,7 @@ class Connection {
    */
   async invoke(method, params, args) {
     const last = args.at(-1);
-    const named = isPlain(last) && !last[HANDLE];
+    const named = isPlain(last) && !(HANDLE in last);
     const { signal, progress_callback: progress, ...kwargs } = named ? last : {};
     const positional = named ? args.slice(0, -1) : args;
     return this.request(method, { ...params, args: positional, kwargs }, { signal, progress });
@@ -318,16 +319,14 @@ const connection = () => (current ??= new Connection());
 
 // What pages call
 
-/** @param {string} name @param {any[]} args */
+/** @type {typeof import("./inpage.d.ts").create} */
 export const create = async (name, ...args) => connection().invoke("create", { name, settings: settings() }, args);
 
-/** @param {any[]} args */
+/** @type {typeof import("./inpage.d.ts").pipeline} */
 export const pipeline = (...args) => create("pipeline", ...args);
 
-/** @param {string} name */
-const auto = (name) => ({
-  from_pretrained: (/** @type {any[]} */ ...args) => create(`${name}.from_pretrained`, ...args),
-});
+/** @param {string} name @returns {import("./inpage.d.ts").Loader<any>} */
+const auto = (name) => ({ from_pretrained: (...args) => create(`${name}.from_pretrained`, ...args) });
 
 export const AutoConfig = auto("AutoConfig");
 export const AutoModel = auto("AutoModel");
@@ -337,7 +336,7 @@ export const AutoModelForSequenceClassification = auto("AutoModelForSequenceClas
 export const AutoModelForTokenClassification = auto("AutoModelForTokenClassification");
 export const AutoTokenizer = auto("AutoTokenizer");
 
-/** @returns {Promise<string[]>} */
+/** @type {typeof import("./inpage.d.ts").requests} */
 export const requests = async () => (current ? current.request("requests", {}) : []);
 
 export function terminate() {

@@ -18,7 +18,7 @@ let receive = (message) => {
   void boot(message);
 };
 
-self.addEventListener("message", ({ data }) => receive(data));
+globalThis.onmessage = (/** @type {MessageEvent<Message>} */ { data }) => receive(data);
 
 new PerformanceObserver((list) => {
   for (const { name } of list.getEntries()) fetched.add(name);
@@ -60,7 +60,7 @@ function dispatch(message, answer) {
 
 /** @param {Message} message */
 function post(message) {
-  self.postMessage(message, { transfer: [...buffers(message)] });
+  globalThis.postMessage(message, { transfer: [...buffers(message)] });
 }
 
 /** @param {number | undefined} id @param {string} code @param {string} message */

@@ -7,7 +7,7 @@ from formulas over the logical arrays, written apart from the reference executor
 import math
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -17,11 +17,9 @@ import numpy.typing as npt
 
 from inpage.optable import ACTIVATIONS, BINARY, DTYPES, OPS, PANEL, POOLING
 from inpage.program import REGISTERS
-
-from .job import GUARD, Job
+from tests.ops.job import GUARD, Job
 
 Array = npt.NDArray[Any]
-Arrays = dict[str, Array | None]
 LOWEST = float(np.finfo(np.float32).min)
 ALIGNMENT = 64
 
@@ -31,7 +29,7 @@ class Case:
     """One instruction.
 
     inputs, outputs: arrays as they lie in memory, by operand name; an absent input is None
-    values: the `int` and `float` operands; negative integers go through registers
+    values: the operands that are no arrays; a negative `int` goes through a register
     tolerance: largest error of a float output, relative to the largest finite magnitude expected in it
     initial: what outputs hold before the run, for ops that write a part of them
     refused: the op must refuse its operands
@@ -39,9 +37,9 @@ class Case:
 
     op: str
     label: str
-    inputs: Arrays
+    inputs: Mapping[str, Array | None]
     outputs: dict[str, Array]
-    values: dict[str, int | float]
+    values: Mapping[str, int | float]
     tolerance: float = 1e-5
     flops: int = 0
     initial: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -51,9 +49,9 @@ class Case:
     def id(self) -> str:
         return f"{self.op}-{self.label}"
 
-    def job(self) -> Job:
+    def job(self, chunks: int = 1) -> Job:
         """The case as a relocatable block."""
-        return assemble([self])
+        return assemble([self], chunks)
 
     def errors(self, status: int, outputs: list[bytes]) -> list[str]:
         """What is wrong with the results of `run_job`, in words; empty if nothing is."""
@@ -89,8 +87,8 @@ def compare(name: str, got: Array, expected: Array, tolerance: float) -> str:
     return f"{name}: error {error.max():.3g}, allowed {allowed:.3g}"
 
 
-def assemble(cases: list[Case]) -> Job:
-    """Instructions of several cases, one after the other, as one block."""
+def assemble(cases: list[Case], chunks: int = 1) -> Job:
+    """Instructions of several cases, each cut into `chunks` parts, one after the other, as one block."""
     words, registers, relocations = array("I"), array("i"), list[int]()
     code = sum(OPS[case.op].length for case in cases)
     blob = bytearray(_aligned(4 * code) + _aligned(4 * REGISTERS))
@@ -103,7 +101,7 @@ def assemble(cases: list[Case]) -> Job:
 
     for case in cases:
         op = OPS[case.op]
-        words.extend([op.number | op.length << 16, 1])
+        words.extend([op.number | op.length << 16, chunks])
         for name, kind, _ in op.operands:
             if kind == "float":
                 words.append(struct.unpack("<I", struct.pack("<f", case.values[name]))[0])
@@ -113,6 +111,8 @@ def assemble(cases: list[Case]) -> Job:
                     registers.append(value)
                     value = -len(registers)
                 words.append(value & 0xFFFFFFFF)
+            elif kind == "literal":
+                words.append(int(case.values[name]) & 0xFFFFFFFF)
             elif kind == "in" and case.inputs[name] is None:
                 words.append(0)
             else:
@@ -278,7 +278,7 @@ def embedding_cases() -> Iterator[Case]:
 
 def layer_norm_cases() -> Iterator[Case]:
     for rows, dim, residual, shift in (
-        (1, 1, False, 0), (3, 3, True, 0), (2, 8, False, 0), (5, 37, True, 0), (4, 384, True, 0), (2, 100, False, 100.0),
+        (1, 1, False, 0), (3, 3, True, 0), (2, 8, False, 0), (5, 37, True, 0), (4, 384, True, 0), (2, 100, False, 100),
     ):  # fmt: skip
         x = normal(rows, dim) + np.float32(shift)
         r = normal(rows, dim, seed=6) if residual else None
@@ -298,17 +298,14 @@ def layer_norm_cases() -> Iterator[Case]:
 def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, kv_heads: int = 0, mask: str = "no",
                    bias: str = "no", causal: int = 0, fused: bool = False, scale: float = 0.0,
                    spread: float = 1.0, label: str = "") -> Case:  # fmt: skip
-    """bias: "no", "shared" by the batch, or "batched". fused: q, k, v lie side by side, as one projection writes them."""
+    """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v lie side by side, as one projection gives them."""
     kv_heads = kv_heads or heads
     scale = scale or head_dim**-0.5
     widths = (heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
-    if fused:
-        together = normal(batch, q_len, sum(widths), seed=9, scale=spread)
-        q, k, v = (np.ascontiguousarray(a) for a in np.split(together, np.cumsum(widths)[:-1], axis=2))
-    else:
-        q, k, v = (
-            normal(batch, n, w, seed=9 + i, scale=spread) for i, (n, w) in enumerate(zip((q_len, kv_len, kv_len), widths))
-        )
+    q, k, v = (
+        normal(batch, length, width, seed=9 + i, scale=spread)
+        for i, (length, width) in enumerate(zip((q_len, kv_len, kv_len), widths, strict=True))
+    )
     b = normal(1 if bias == "shared" else batch, heads, q_len, kv_len, seed=12) if bias != "no" else None
     m = mask_of(batch, kv_len, mask)
     y = np.zeros((batch, q_len, heads, head_dim))
@@ -320,22 +317,20 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
         if b is not None:
             scores = scores + b[:, h]
         y[:, :, h] = attended(scores[:, None], m, causal)[:, 0] @ v4[:, :, g]
-    inputs: Arrays = {"q": q, "k": k, "v": v, "mask": m, "bias": b}
     strides = widths
     if fused:
-        # The three operands overlap: each starts at its own column of one [batch, length, total] array.
-        flat = together.reshape(-1)
-        inputs |= {n: flat[s:] for n, s in zip("qkv", (0, widths[0], widths[0] + widths[1]))}
+        together = np.concatenate([q, k, v], axis=2).reshape(-1)
+        q, k, v = together, together[widths[0] :], together[widths[0] + widths[1] :]
         strides = (sum(widths),) * 3
+    shape = f"{batch}x{heads}x{q_len}x{kv_len}x{head_dim}-kv{kv_heads}"
     return Case(
         "attention",
-        label
-        or f"{batch}x{heads}x{q_len}x{kv_len}x{head_dim}-kv{kv_heads}-{mask}mask-{bias}bias{'-causal' * causal}{'-fused' * fused}",
-        inputs,
+        label or f"{shape}-{mask}mask-{bias}bias{'-causal' * causal}{'-fused' * fused}",
+        {"q": q, "k": k, "v": v, "mask": m, "bias": b},
         {"y": y.astype(np.float32)},
         {
-            "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim,
-            "q_stride": strides[0], "k_stride": strides[1], "v_stride": strides[2],
+            "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len,
+            "head_dim": head_dim, "q_stride": strides[0], "k_stride": strides[1], "v_stride": strides[2],
             "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "scale": scale,
         },
         flops=4 * batch * heads * q_len * kv_len * head_dim,
@@ -378,10 +373,12 @@ def matmul_case(label: str, outer: int, middle: int, rows: int, columns: int, in
 
 
 def matmul_cases() -> Iterator[Case]:
-    for n, (batch, heads, q, kv, dim) in enumerate(((1, 1, 1, 1, 1), (2, 3, 5, 7, 9), (1, 2, 13, 33, 16), (2, 2, 8, 8, 8))):
+    shapes = ((1, 1, 1, 1, 1), (2, 3, 5, 7, 9), (1, 2, 13, 33, 16), (2, 2, 8, 8, 8))
+    for n, (batch, heads, q, kv, dim) in enumerate(shapes):
+        values = normal(batch, kv, heads, dim, seed=1)
         # Scores: q [batch, q, heads, dim] times k [batch, kv, heads, dim] transposed, into [batch, heads, q, kv].
         yield matmul_case(
-            f"scores-{n}", batch, heads, q, kv, dim, normal(batch, q, heads, dim), normal(batch, kv, heads, dim, seed=1),
+            f"scores-{n}", batch, heads, q, kv, dim, normal(batch, q, heads, dim), values,
             (batch, heads, q, kv),
             {"a_outer": q * heads * dim, "a_middle": dim, "a_row": heads * dim, "b_outer": kv * heads * dim,
              "b_middle": dim, "b_row": heads * dim, "b_inner": 1, "c_outer": heads * q * kv, "c_middle": q * kv,
@@ -389,10 +386,11 @@ def matmul_cases() -> Iterator[Case]:
         )  # fmt: skip
         # Context: probabilities [batch, heads, q, kv] times v [batch, kv, heads, dim], into [batch, q, heads, dim].
         yield matmul_case(
-            f"context-{n}", batch, heads, q, dim, kv, normal(batch, heads, q, kv), normal(batch, kv, heads, dim, seed=1),
+            f"context-{n}", batch, heads, q, dim, kv, normal(batch, heads, q, kv), values,
             (batch, q, heads, dim),
-            {"a_outer": heads * q * kv, "a_middle": q * kv, "a_row": kv, "b_outer": kv * heads * dim, "b_middle": dim,
-             "b_row": 1, "b_inner": heads * dim, "c_outer": q * heads * dim, "c_middle": dim, "c_row": heads * dim}, 1.0,
+            {"a_outer": heads * q * kv, "a_middle": q * kv, "a_row": kv, "b_outer": kv * heads * dim,
+             "b_middle": dim, "b_row": 1, "b_inner": heads * dim, "c_outer": q * heads * dim, "c_middle": dim,
+             "c_row": heads * dim}, 1.0,
         )  # fmt: skip
     yield matmul_case(
         "shared-b-with-gaps", 3, 1, 4, 6, 5, normal(3, 4, 9), normal(5, 8, seed=1), (3, 4, 10),
@@ -464,7 +462,13 @@ def binary_cases() -> Iterator[Case]:
 
 
 def copy_cases() -> Iterator[Case]:
-    for shape, axes in (((3, 5), (1, 0)), ((2, 3, 4, 5), (0, 2, 1, 3)), ((2, 3, 4, 5), (3, 2, 1, 0)), ((9, 16), (1, 0)), ((7,), (0,))):
+    for shape, axes in (
+        ((3, 5), (1, 0)),
+        ((9, 16), (1, 0)),
+        ((7,), (0,)),
+        ((2, 3, 4, 5), (0, 2, 1, 3)),
+        ((2, 3, 4, 5), (3, 2, 1, 0)),
+    ):
         x = integers(-(2**31), 2**31 - 1, *shape)
         y = x.transpose(axes)
         strides = [x.strides[axis] // 4 for axis in axes]
@@ -530,13 +534,15 @@ def convert_cases() -> Iterator[Case]:
     pairs |= {(target, source) for source, target in pairs}
     for source, target in sorted(pairs):
         yield convert_case(f"{source}-{target}", samples(source, 67), source, target)
-    special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 0.9, -0.9, -0.0, 2147483520.0, -2147483648.0, 254.7, 1e-40])
+    special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 0.9, -0.9, -0.0, 2147483520.0, -2147483648.0, 254.7])
+    special = special.astype(np.float32).astype(np.float64)
     for target in DTYPES:
         if target != "float64":
-            yield convert_case(f"special-float32-{target}", special.astype(np.float32).astype(np.float64), "float32", target)
+            yield convert_case(f"special-float32-{target}", special, "float32", target)
     halves = np.arange(1, 200, 2) * 2.0**-12 + 1  # between two neighbours of float16 and bfloat16, ties included
+    halves = np.concatenate([halves, -halves, halves * 2.0**-15])
     for target in ("float16", "bfloat16"):
-        yield convert_case(f"rounding-float32-{target}", np.concatenate([halves, -halves, halves * 2.0**-15]), "float32", target)
+        yield convert_case(f"rounding-float32-{target}", halves, "float32", target)
     for target in ("float32", "int32"):
         values = np.array([2**62, -(2**62), 2**31, -(2**31) - 1, 2**24 + 1, -5], np.float64)
         yield convert_case(f"large-int64-{target}", values, "int64", target)
@@ -587,12 +593,9 @@ def pack_cases() -> Iterator[Case]:
 def pack_case(label: str, values: Array, source: str, transposed: bool) -> Case:
     rows, inner = values.shape
     x = stored(values, source)
-    strides = (1, rows) if transposed else (inner, 1)
-    return Case(
-        "pack", label, {"x": x.T if transposed else x}, {"y": panels(values)},
-        {"rows": rows, "inner": inner, "source": DTYPES.index(source), "row_stride": strides[0], "column_stride": strides[1]},
-        tolerance=0,
-    )  # fmt: skip
+    strides = {"row_stride": 1, "column_stride": rows} if transposed else {"row_stride": inner, "column_stride": 1}
+    operands = {"rows": rows, "inner": inner, "source": DTYPES.index(source), **strides}
+    return Case("pack", label, {"x": x.T if transposed else x}, {"y": panels(values)}, operands, tolerance=0)
 
 
 def unpack_cases() -> Iterator[Case]:
@@ -678,16 +681,14 @@ def cross_entropy_cases() -> Iterator[Case]:
 def loss_cases() -> Iterator[Case]:
     for count in (1, 7, 300):
         x, target = normal(count, scale=5.0), normal(count, seed=1)
-        loss = np.mean((x.astype(np.float64) - target) ** 2)
+        loss = np.array([np.mean((x.astype(np.float64) - target) ** 2)], np.float32)
         values = {"count": count}
-        yield Case("mse_loss", f"{count}", {"x": x, "target": target}, {"loss": np.array([loss], np.float32)}, values, 2e-6)
+        yield Case("mse_loss", f"{count}", {"x": x, "target": target}, {"loss": loss}, values, 2e-6)
         labels = integers(0, 2, count).astype(np.float32)
         p = 1 / (1 + np.exp(-x.astype(np.float64)))
-        loss = -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
-        arrays: Arrays = {"logits": x, "target": labels}
-        yield Case("bce_loss", f"{count}", arrays, {"loss": np.array([loss], np.float32)}, values, 2e-6)
-    far = np.array([200.0, -200.0], np.float32)
-    arrays = {"logits": far, "target": np.array([1, 0], np.float32)}
+        loss = np.array([-np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))], np.float32)
+        yield Case("bce_loss", f"{count}", {"logits": x, "target": labels}, {"loss": loss}, values, 2e-6)
+    arrays = {"logits": np.array([200.0, -200.0], np.float32), "target": np.array([1, 0], np.float32)}
     yield Case("bce_loss", "certain", arrays, {"loss": np.zeros(1, np.float32)}, {"count": 2}, 0)
 
 

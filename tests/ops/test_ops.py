@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,8 @@ from inpage.executors.reference import ReferenceExecutor
 from inpage.executors.wasm import VARIANTS, WasmExecutor
 from inpage.optable import OPS
 from inpage.program import REGISTERS
-
-from .cases import Case, all_cases, assemble, linear_case, normal
-from .job import Job, run_job
+from tests.ops.cases import Case, all_cases, assemble, linear_case, normal
+from tests.ops.job import Job, run_job
 
 CASES = {case.id: case for case in all_cases()}
 MIB = 2**20
@@ -33,6 +33,13 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     executor.close()
 
 
+@pytest.fixture(scope="module")
+def relaxed() -> Iterator[Executor]:
+    executor = WasmExecutor(variant="relaxed")
+    yield executor
+    executor.close()
+
+
 def test_every_op_has_a_case() -> None:
     assert {case.op for case in CASES.values()} == OPS.keys() - {"random_normal"}
 
@@ -42,10 +49,16 @@ def test_case(executor: Executor, case: Case) -> None:
     assert not case.errors(*run_job(executor, case.job()))
 
 
-def random_normal(executor: Executor, seed: int, count: int = 20_001) -> np.ndarray:
+@pytest.mark.parametrize("chunks", [2, 7])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_case_in_parts(case: Case, chunks: int, relaxed: Executor) -> None:
+    assert not case.errors(*run_job(relaxed, case.job(chunks)))
+
+
+def random_normal(executor: Executor, seed: int, count: int = 20_001, chunks: int = 1) -> np.ndarray:
     values = {"count": count, "seed": seed, "mean": 1.5, "std": 0.25}
     case = Case("random_normal", "", {}, {"y": np.zeros(count, np.float32)}, values)
-    status, outputs = run_job(executor, case.job())
+    status, outputs = run_job(executor, case.job(chunks))
     assert status == 0
     return np.frombuffer(outputs[0][: 4 * count], np.float32).astype(np.float64)
 
@@ -61,6 +74,7 @@ def test_random_normal_is_normal_and_repeatable(executor: Executor) -> None:
     assert abs(np.mean(np.abs(deviations) < 1) - 0.6827) < 5 * np.sqrt(0.22 / drawn.size)
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 5 / np.sqrt(drawn.size)
     np.testing.assert_array_equal(random_normal(executor, 7), drawn)
+    np.testing.assert_array_equal(random_normal(executor, 7, chunks=3), drawn)
     assert np.mean(random_normal(executor, 8) == drawn) < 0.01
     assert np.unique(random_normal(executor, -1, 64)).size > 60
 
@@ -82,7 +96,8 @@ def test_a_negative_operand_word_reads_its_register(executor: Executor) -> None:
 
 
 def test_instructions_run_in_order_up_to_the_failing_one(executor: Executor) -> None:
-    cases = [CASES["embedding-11x5-7-rows"], linear_case(3, 8, 4), CASES["embedding-refuses-11-0"], linear_case(2, 8, 3)]
+    lookup, refusing = CASES["embedding-11x5-7-rows"], CASES["embedding-refuses-11-0"]
+    cases = [lookup, linear_case(3, 8, 4), refusing, linear_case(2, 8, 3)]
     status, outputs = run_job(executor, assemble(cases))
     assert status == 1 + OPS["embedding"].length + OPS["linear"].length
     assert not cases[0].errors(0, outputs[:1])
@@ -230,7 +245,9 @@ def test_a_closed_executor_refuses() -> None:
 
 def test_write_takes_any_contiguous_buffer(executor: Executor) -> None:
     address = executor.allocate(256)
-    for data in (b"abcd", bytearray(b"abcd"), memoryview(b"xabcd")[1:], normal(2, 3), array("i", [1, -2]), b""):
+    buffers: list[Any] = [b"abcd", bytearray(b"abcd"), memoryview(b"xabcd")[1:], normal(2, 3), array("i", [1, -2]), b""]
+    for data in buffers:
         executor.write(address, data)
-        assert executor.read(address, memoryview(data).nbytes) == bytes(memoryview(data).cast("B") if len(data) else b"")
+        expected = memoryview(data).tobytes()
+        assert executor.read(address, len(expected)) == expected
     executor.free(address)

@@ -44,6 +44,10 @@ def _object(values: dict[str, Any]) -> Any:
 class Instance:
     """Kernels with their memory. Proxies are made once and kept, those of views until the memory grows."""
 
+    _memory: Any
+    _exports: Any
+    _bytes: Any
+
     def __init__(self, module: Any, shared: bool, pages: int, maximum: int) -> None:
         limits = _object({"initial": pages, "maximum": maximum, "shared": shared})
         try:
@@ -102,7 +106,7 @@ class Instance:
         return self._window(address, nbytes).to_bytes()
 
     def call(self, name: str, *arguments: int) -> int:
-        """Call an exported function; arguments and result are unsigned 32-bit integers. Raises KernelError on a trap."""
+        """Call an exported function of unsigned 32-bit integers, which returns one. Raises KernelError on a trap."""
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = getattr(self._exports, name)

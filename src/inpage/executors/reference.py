@@ -306,8 +306,9 @@ def unpack(m: Memory, y: int, x: int, rows: int, inner: int) -> None:
 def pool(m: Memory, y: int, x: int, mask: int, batch: int, length: int, dim: int, pooling: int) -> None:
     """y [batch, dim] from x [batch, length, dim]; mask is int32 [batch, length], without it all positions count.
 
-    mean: sum of the unmasked over their number, which counts as at least 1e-9; max: over the unmasked, the lowest float32
-    if there are none; first: position 0 whatever the mask; last: the last unmasked position, 0 if there are none.
+    mean: sum of the unmasked over their number, which counts as at least 1e-9. max: over the unmasked, the lowest
+    float32 if there are none. first: position 0, whatever the mask. last: the last unmasked position, 0 if there are
+    none.
     """
     values = m.floats(x, batch, length, dim)
     keep = (m.integers(mask, batch, length) if mask else np.ones((batch, length), np.int32)) != 0
@@ -404,7 +405,7 @@ def decode(op: Op, words: npt.NDArray[np.int32], registers: npt.NDArray[np.int32
             operands.append(float(word.view(np.float32)))
         elif operand.kind == "int":
             operands.append(int(registers[-1 - word] if word < 0 else word))
-        elif operand.kind == "literal":
+        elif operand.kind == "literal" or operand.kind == "literal":
             operands.append(int(word))
         else:
             operands.append(int(word.view(np.uint32)))

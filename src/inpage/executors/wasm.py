@@ -26,9 +26,7 @@ VARIANTS: dict[str, frozenset[str]] = {
 
 FEATURE_PROBES: dict[str, bytes] = {
     # (func (param v128 v128 v128) (result v128) local.get 0 local.get 1 local.get 2 f32x4.relaxed_madd)
-    "relaxed": bytes.fromhex(
-        "0061736d01000000 010801 60037b7b7b017b 03020100 0a0d010b00 200020012002fd85020b"
-    ),
+    "relaxed": bytes.fromhex("0061736d01000000 010801 60037b7b7b017b 03020100 0a0d010b00 200020012002fd85020b"),
     # (memory 1 1 shared)
     "threads": bytes.fromhex("0061736d01000000 050401 030101"),
 }
@@ -159,7 +157,7 @@ class WasmExecutor(Executor):
 
 
 def config() -> dict[str, Any]:
-    """What the executor chooses here, as plain values: host, features, variant, and the kernel of every op and dtype."""
+    """What the executor chooses here: the host, its features, the variant, and the kernel of every op and dtype."""
     variant = candidates(env.wasm.variant)[0]
     table = [{"op": op, "dtype": "float32", "kernel": op, "variant": variant} for op in OPS]
     return {"host": host().NAME, "features": sorted(features()), "variant": variant, "kernels": table}

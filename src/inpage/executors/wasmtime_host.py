@@ -107,7 +107,7 @@ class Instance:
         return self._bytes[address : address + nbytes].tobytes()
 
     def call(self, name: str, *arguments: int) -> int:
-        """Call an exported function; arguments and result are unsigned 32-bit integers. Raises KernelError on a trap."""
+        """Call an exported function of unsigned 32-bit integers, which returns one. Raises KernelError on a trap."""
         function = self._exports[name]
         assert isinstance(function, wasmtime.Func)
         try:

@@ -40,12 +40,25 @@ def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Results of all coroutines: concurrently under Pyodide, one after the other under CPython."""
+    """Results of all coroutines: concurrently under Pyodide, one after the other under CPython.
+
+    When one fails or the caller is cancelled, the others have ended, too, before the error is raised.
+    """
     if not IN_PYODIDE:
-        return [finish(coroutine) for coroutine in coroutines]
+        try:
+            return [finish(coroutine) for coroutine in coroutines]
+        finally:
+            for coroutine in coroutines:
+                coroutine.close()
     import asyncio
 
-    return list(await asyncio.gather(*coroutines))
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Awaitable:

@@ -20,6 +20,7 @@ WINDOW = 256  # items encoded at a time: bounds what tokens of a long list take,
 BATCH_TOKENS = 512  # tokens in a batch by default: matrix products are at full speed, steps still short
 BATCH_ROWS = 32
 TOKENIZER_OPTIONS = ("add_special_tokens", "max_length", "truncation")
+TRUNCATIONS = ("longest_first", "only_first", "only_second")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +29,35 @@ class Options:
 
     batch_size: rows that the model computes at once; by default as many as make about 512 tokens. No result depends
         on it.
+    """
+
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(Options):
+    """
     truncation: cut texts to what the model takes (True), or refuse longer ones (False). A strategy of the tokenizer
         ("longest_first", "only_first", "only_second") says which text of a pair is cut.
     max_length: cut to so many tokens instead.
     add_special_tokens: whether the tokenizer adds [CLS] and the like.
     """
 
-    batch_size: int | None = None
     truncation: bool | str = True
     max_length: int | None = None
     add_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size, optional=True)
+        super().__post_init__()
         check_count("max_length", self.max_length, optional=True)
+        check_choice("truncation", self.truncation, (True, False, *TRUNCATIONS))
+        if self.max_length is not None and not self.truncation:
+            raise InputError(
+                "max_length says where to cut, and truncation=False not to.", hint="Leave one of them out."
+            )
 
 
 class Row(NamedTuple):
@@ -59,14 +75,14 @@ class Row(NamedTuple):
 class Pipeline(ABC, Awaitable):
     """A model with its tokenizer, callable on texts.
 
-    `pipe(inputs, **options)` computes; the options are the fields of `Options`. A list gives a list, in its order; a
-    generator gives an iterator of results. `dispose()`, or leaving `with pipe:`, frees the model unless the caller
-    loaded it. Raises InputError for inputs and options that do not fit.
+    `pipe(inputs, **options)` computes; the options are the fields of `options_class`. A list gives a list, in its
+    order; a generator gives an iterator of results. `dispose()`, or leaving `with pipe:`, frees the model unless the
+    caller loaded it. Raises InputError for inputs and options that do not fit.
     """
 
     task: ClassVar[str]
     head: ClassVar[str]  # name of the auto class that loads the model
-    Options: ClassVar[type[Options]] = Options
+    options_class: ClassVar[type[Options]] = TextOptions
     arguments: ClassVar[tuple[str, ...]] = ("inputs",)  # names of what a call takes by position
 
     def __init__(self, model: Any, tokenizer: Any, *, owns_model: bool = False, **defaults: Any) -> None:
@@ -100,7 +116,7 @@ class Pipeline(ABC, Awaitable):
         self._check_usable()
         arguments, options = self._sort_arguments(inputs, options)
         chosen = self.options(**options)
-        items, single = self.items(chosen, **arguments)
+        items, single = self.items(arguments, chosen)
         results: list[Any] = []
         for start in range(0, len(items), WINDOW):
             results += yield from self._process(items, start, chosen)
@@ -108,17 +124,13 @@ class Pipeline(ABC, Awaitable):
 
     def options(self, **given: Any) -> Any:
         """The options of a call, over the pipeline's defaults. Raises InputError for unknown or unfit ones."""
-        return make_options(self.Options, {**self.defaults, **given}, self.task)
+        return make_options(self.options_class, {**self.defaults, **given}, self.task)
 
     def dispose(self) -> None:
         """Free the model (unless the caller loaded it). The pipeline cannot be used any more."""
-        if not self._disposed:
-            self._disposed = True
-            release = getattr(self._run, "dispose", None)
-            if self._owns_model:
-                self.model.dispose()
-            elif release is not None:
-                release()
+        self._disposed = True
+        if self._owns_model:
+            self.model.dispose()
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -128,8 +140,9 @@ class Pipeline(ABC, Awaitable):
 
     # What a task defines
 
-    def items(self, options: Any, inputs: Any = None) -> tuple[list[Any], bool]:
-        """The items, and whether the caller gave a single one outside a list."""
+    def items(self, arguments: dict[str, Any], options: Any) -> tuple[list[Any], bool]:
+        """The items, and whether the caller gave a single one outside a list. `arguments` are those of the call."""
+        inputs = arguments.get(self.arguments[0])
         single = not isinstance(inputs, list | tuple)
         items = [inputs] if single else list(inputs)
         for item in items:
@@ -174,7 +187,7 @@ class Pipeline(ABC, Awaitable):
 
     def rows(self, batch: Any, items: Sequence[int] | None = None) -> list[Row]:
         """Rows of a BatchEncoding. `items` are the items' indices, when they are not simply counted."""
-        names = [name for name in self.tokenizer.model_input_names if name in batch]
+        names = [name for name in self.model.input_names if name in batch]
         rows = [
             Row(i if items is None else items[i], {name: batch[name][i] for name in names}, encoding)
             for i, encoding in enumerate(batch.encodings)
@@ -254,7 +267,7 @@ class Pipeline(ABC, Awaitable):
         if twice:
             raise InputError(f"{twice[0]} was given twice, by position and by name.")
         given |= named
-        known = [field.name for field in fields(self.Options)]
+        known = [field.name for field in fields(self.options_class)]
         names = [name for name in self.arguments if name in given and name not in known]
         return {name: given.pop(name) for name in names}, given
 
@@ -273,7 +286,8 @@ class Pipeline(ABC, Awaitable):
             )
         if not length:
             raise InputError(
-                "A text without a single token cannot be computed.", hint="Leave empty texts out, or add special tokens."
+                "A text without a single token cannot be computed.",
+                hint="Leave empty texts out, or add special tokens.",
             )
 
     def _check_usable(self) -> None:
@@ -341,4 +355,3 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
 
 def _describe(value: Any) -> str:
     return f"{type(value).__name__} {value!r:.60}"
-

@@ -5,7 +5,7 @@ from typing import Any
 
 from .. import ops
 from ..tensor import Tensor, from_bytes
-from .base import Options, Pipeline, Row, check_choice
+from .base import Pipeline, Row, TextOptions, check_choice
 
 _POOLING = {
     "none": None,
@@ -18,7 +18,7 @@ _POOLING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureExtractionOptions(Options):
+class FeatureExtractionOptions(TextOptions):
     """
     pooling: "mean" over a text's tokens, "cls" (or "first_token"), "last_token" (or "eos"); "none" leaves a vector a
         token.
@@ -44,7 +44,7 @@ class FeatureExtractionPipeline(Pipeline):
 
     task = "feature-extraction"
     head = "AutoModel"
-    Options = FeatureExtractionOptions
+    options_class = FeatureExtractionOptions
 
     def forward(self, *, pooling: str | None, normalize: bool, **inputs: Tensor) -> Tensor:
         features = self.model.forward(**inputs)[0]
@@ -60,9 +60,7 @@ class FeatureExtractionPipeline(Pipeline):
     def decode(self, item: str, rows: list[Row], outputs: list[Tensor], options: FeatureExtractionOptions) -> Tensor:
         return outputs[0].reshape(1, *outputs[0].shape)
 
-    def collect(
-        self, results: list[Tensor], items: list[Any], single: bool, options: FeatureExtractionOptions
-    ) -> Any:
+    def collect(self, results: list[Tensor], items: list[Any], single: bool, options: FeatureExtractionOptions) -> Any:
         if options.pooling != "none" and not single:
             stacked = _concatenate(results, self.model.config.hidden_size)
             return stacked if options.return_tensors else stacked.tolist()

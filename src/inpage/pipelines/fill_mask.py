@@ -8,11 +8,11 @@ from typing import Any
 from .. import ops
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Options, Pipeline, Row, check_count
+from .base import Pipeline, Row, TextOptions, check_count
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillMaskOptions(Options):
+class FillMaskOptions(TextOptions):
     """
     top_k: how many proposals for a mask, best first.
     targets: propose these words alone. One that is not in the vocabulary stands for its first token, with a warning.
@@ -35,12 +35,12 @@ class FillMaskPipeline(Pipeline):
 
     task = "fill-mask"
     head = "AutoModelForMaskedLM"
-    Options = FillMaskOptions
+    options_class = FillMaskOptions
 
     def __init__(self, model: Any, tokenizer: Any, *, owns_model: bool = False, **defaults: Any) -> None:
         super().__init__(model, tokenizer, owns_model=owns_model, **defaults)
         if tokenizer.mask_token_id is None:
-            raise InputError("The tokenizer has no mask token.", hint="fill-mask needs a model that was trained with one.")
+            raise InputError("The tokenizer has no mask token.", hint="Use a model that was trained to fill masks.")
 
     def encode(self, items: list[Any], options: Any) -> list[Row]:
         rows = super().encode(items, options)
@@ -48,7 +48,7 @@ class FillMaskPipeline(Pipeline):
             if not self._masks(row):
                 raise InputError(
                     f"No mask token ({self.tokenizer.mask_token}) in the text {items[row.item]!r:.80}.",
-                    hint=f"Write {self.tokenizer.mask_token} in place of a word, within the first {self.max_length} tokens.",
+                    hint=f"Write it in place of a word, within the first {self.max_length} tokens.",
                 )
         return rows
 
@@ -112,7 +112,7 @@ class FillMaskPipeline(Pipeline):
             if token is None:
                 ids = self.tokenizer(target, add_special_tokens=False)["input_ids"]
                 if not ids:
-                    warnings.warn(f"The target {target!r} has no token in the vocabulary; it is left out.", stacklevel=2)
+                    warnings.warn(f"The target {target!r} has no token; it is left out.", stacklevel=2)
                     continue
                 token = ids[0]
                 name = self.tokenizer.convert_ids_to_tokens(token)

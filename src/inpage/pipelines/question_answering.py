@@ -52,15 +52,14 @@ class QuestionAnsweringPipeline(Pipeline):
 
     task = "question-answering"
     head = "AutoModelForQuestionAnswering"
-    Options = QuestionAnsweringOptions
-
+    options_class = QuestionAnsweringOptions
     arguments = ("question", "context")
 
-    def items(
-        self, options: QuestionAnsweringOptions, question: Any = None, context: Any = None
-    ) -> tuple[list[tuple[str, str]], bool]:
+    def items(self, arguments: dict[str, Any], options: Any) -> tuple[list[tuple[str, str]], bool]:
+        question, context = arguments.get("question"), arguments.get("context")
         single = not isinstance(question, list | tuple)
         questions = [question] if single else list(question)
+        pairs: list[tuple[Any, Any]]
         if context is None:
             pairs = [_from_dict(item) for item in questions]
         elif isinstance(context, list | tuple):

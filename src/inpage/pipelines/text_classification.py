@@ -6,13 +6,13 @@ from typing import Any
 
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Options, Pipeline, Row, check_choice, check_count, check_text
+from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text
 
 DEFAULT: Any = object()  # top_k was not given, which is another result shape than top_k=1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextClassificationOptions(Options):
+class TextClassificationOptions(TextOptions):
     """
     top_k: how many labels, best first; None for all. Without it a result is the best label alone, not a list.
     function_to_apply: "softmax", "sigmoid" or "none" on the logits; by default what the model's kind of problem asks
@@ -38,11 +38,11 @@ class TextClassificationPipeline(Pipeline):
 
     task = "text-classification"
     head = "AutoModelForSequenceClassification"
-    Options = TextClassificationOptions
+    options_class = TextClassificationOptions
 
     def check_item(self, item: Any, options: Any) -> None:
         if isinstance(item, list | tuple):
-            raise InputError("A list inside a list is not a text.", hint='Give pairs as {"text": ..., "text_pair": ...}.')
+            raise InputError("A list in a list is not a text.", hint='Give pairs as {"text": ..., "text_pair": ...}.')
         for text in _texts(item):
             check_text(text, self.task)
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import ops
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Options, Pipeline, Row, check_choice, check_count, check_text
+from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 _BY_WORD = ("first", "average", "max")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenClassificationOptions(Options):
+class TokenClassificationOptions(TextOptions):
     """
     aggregation_strategy: "none" reports tokens; "simple" joins neighbours with one label; "first", "average" and "max"
         first settle on one label for each word, by its first token, its mean scores or its surest token.
@@ -35,6 +35,8 @@ class TokenClassificationOptions(Options):
         check_count("stride", self.stride, optional=True)
         if isinstance(self.ignore_labels, str):
             raise InputError(f"ignore_labels is a list of labels, not the text {self.ignore_labels!r}.")
+        if self.stride is not None and self.truncation is not True:
+            raise InputError("stride reads whole texts in parts, which truncation does not go with.")
         if self.stride is not None and self.aggregation_strategy == "none":
             raise InputError(
                 "stride needs an aggregation_strategy, as tokens of overlapping parts are reported once.",
@@ -42,7 +44,8 @@ class TokenClassificationOptions(Options):
             )
 
 
-class _Token(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Token:
     """A token, or a word, with a score for each label."""
 
     word: str
@@ -71,12 +74,13 @@ class TokenClassificationPipeline(Pipeline):
 
     task = "token-classification"
     head = "AutoModelForTokenClassification"
-    Options = TokenClassificationOptions
+    options_class = TokenClassificationOptions
 
-    def items(self, options: TokenClassificationOptions, inputs: Any = None) -> tuple[list[Any], bool]:
-        if options.is_split_into_words and _is_words(inputs):
-            return [list(inputs)], False  # one list of words gives a list of one result, as in transformers
-        return super().items(options, inputs)
+    def items(self, arguments: dict[str, Any], options: TokenClassificationOptions) -> tuple[list[Any], bool]:
+        words = arguments.get("inputs")
+        if options.is_split_into_words and _is_words(words):
+            return [words], False  # one list of words gives a list of one result, as in transformers
+        return super().items(arguments, options)
 
     def check_item(self, item: Any, options: TokenClassificationOptions) -> None:
         if not options.is_split_into_words:
@@ -115,7 +119,7 @@ class TokenClassificationPipeline(Pipeline):
 
     def _tokens(self, row: Row, scores: list[list[float]], text: str, word_starts: list[int] | None) -> list[_Token]:
         """The row's tokens but special ones."""
-        marks_words = bool(self.tokenizer.continuing_subword_prefix)
+        marks_words = bool(getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None))
         encoding = row.encoding
         ids, offsets, words = encoding.ids, encoding.offsets, encoding.word_ids
         special = encoding.special_tokens_mask

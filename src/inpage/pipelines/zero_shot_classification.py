@@ -7,12 +7,12 @@ from typing import Any
 
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Options, Pipeline, Row
+from .base import Pipeline, Row, TextOptions
 from .text_classification import softmax
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShotClassificationOptions(Options):
+class ZeroShotClassificationOptions(TextOptions):
     """
     candidate_labels: a list of labels, or a text with commas between them; also the second argument.
     hypothesis_template: a sentence with {} for the label.
@@ -36,7 +36,7 @@ class ZeroShotClassificationPipeline(Pipeline):
 
     task = "zero-shot-classification"
     head = "AutoModelForSequenceClassification"
-    Options = ZeroShotClassificationOptions
+    options_class = ZeroShotClassificationOptions
     arguments = ("sequences", "candidate_labels")
 
     def __init__(self, model: Any, tokenizer: Any, *, owns_model: bool = False, **defaults: Any) -> None:
@@ -48,13 +48,13 @@ class ZeroShotClassificationPipeline(Pipeline):
                 stacklevel=2,
             )
 
-    def items(self, options: ZeroShotClassificationOptions, sequences: Any = None) -> tuple[list[Any], bool]:
+    def items(self, arguments: dict[str, Any], options: ZeroShotClassificationOptions) -> tuple[list[Any], bool]:
         if not options.labels:
             raise InputError("No candidate_labels were given.", hint="Give at least one label.")
         template = options.hypothesis_template
         if not isinstance(template, str) or template.format(options.labels[0]) == template:
             raise InputError(f"hypothesis_template {template!r} has no place for the label.", hint="Write {} in it.")
-        return super().items(options, sequences)
+        return super().items(arguments, options)
 
     def encode(self, items: list[str], options: ZeroShotClassificationOptions) -> list[Row]:
         hypotheses = [options.hypothesis_template.format(label) for label in options.labels]

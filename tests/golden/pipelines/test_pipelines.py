@@ -1,0 +1,82 @@
+"""Whole runs of pipelines, equal to those of transformers (5.24.0, and 4.57.6 for question-answering).
+
+Labels, words, offsets, ids and texts are equal; scores and features differ by at most 1e-4.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inpage import pipeline
+from inpage.errors import UnsupportedError
+from inpage.pipelines import ALIASES, TASKS
+from inpage.tensor import Tensor
+
+HERE = Path(__file__).parent
+TOLERANCE = 1e-4
+# Runs of architectures that are not built in. The test notices when one is.
+NOT_BUILT_IN = ("encoders/deberta-v2-cls", "decoders/gpt2-seqcls", "seq2seq/bart-cls")
+
+
+def _runs() -> Iterator[Any]:
+    seen: set[str] = set()
+    for version in ("v5", "v4"):
+        results = json.loads((HERE / f"pipelines_{version}.json").read_text())["results"]
+        for number, run in enumerate(results):
+            if ALIASES.get(run["task"], run["task"]) not in TASKS:
+                continue
+            yield pytest.param("wasm", run, id=f"{version}-{number}-{run['repo'].split('/')[1]}-wasm")
+            kind = f"{run['task']} {run['repo']}"
+            if kind not in seen:  # one of each kind on the executor that specifies the ops
+                seen.add(kind)
+                yield pytest.param("reference", run, id=f"{version}-{number}-{run['repo'].split('/')[1]}-reference")
+
+
+@pytest.fixture(scope="module")
+def load() -> Iterator[Any]:
+    loaded: dict[Any, Any] = {}
+
+    def load(task: str, repo: str, device: str) -> Any:
+        key = task, repo, device
+        if key not in loaded:
+            loaded[key] = pipeline(task, str(HERE.parent / repo), device=device)
+        return loaded[key]
+
+    yield load
+    for pipe in loaded.values():
+        pipe.dispose()
+
+
+@pytest.mark.parametrize(("device", "run"), _runs())
+def test_run(load: Any, device: str, run: dict[str, Any]) -> None:
+    if run["repo"] in NOT_BUILT_IN:
+        with pytest.raises(UnsupportedError):
+            load(run["task"], run["repo"], device)
+        return
+    pipe = load(run["task"], run["repo"], device)
+    inputs = [] if run["args"] == [] else [run["args"]]
+    assert_equal(pipe(*inputs, **run["call"]), run["output"])
+
+
+def assert_equal(found: Any, expected: Any, where: str = "result") -> None:
+    """Equal in structure and values, floats within the tolerance."""
+    if isinstance(found, Tensor):
+        found = found.tolist()
+    if isinstance(expected, float):
+        assert isinstance(found, float), where
+        assert found == pytest.approx(expected, abs=TOLERANCE), where
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected), where
+        for key in expected:
+            assert_equal(found[key], expected[key], f"{where}[{key!r}]")
+    elif isinstance(expected, list):
+        assert isinstance(found, list), where
+        assert len(found) == len(expected), where
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_equal(one, other, f"{where}[{i}]")
+    else:
+        assert found == expected, where
+        assert type(found) is type(expected), where

@@ -1,0 +1,66 @@
+/* y = activation(x W^T + bias) + residual, with W [columns][inner] in panels. */
+#include "elementwise.h"
+#include "gemm.h"
+
+enum {
+    BLOCK_FLOATS = 48 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
+    GROUP = 8,                /* panels after which what was computed is finished, while it is still near */
+    MAX_ROWS = 96,
+};
+
+/* The panel that columns end in is computed aside, as its lines would run over the end of the rows of y. */
+static void last_panel(const Gemm *full, const float *bias, int columns) {
+    float y[MAX_ROWS * PANEL], start[PANEL] = {0};
+    for (int c = 0; bias && c < columns; c++) start[c] = bias[c];
+    Gemm g = *full;
+    g.init = start;
+    g.init_stride = 0;
+    g.y = y;
+    g.y_stride = PANEL;
+    g.panels = 1;
+    gemm(&g);
+    for (int r = 0; r < g.rows; r++)
+        for (int c = 0; c < columns; c++) full->y[r * full->y_stride + c] = y[r * PANEL + c];
+}
+
+static void finish(float *y, const float *residual, int rows, int columns, int stride, int activation) {
+    for (int r = 0; r < rows; r++, y += stride) {
+        if (activation != ACT_NONE) activate(y, y, columns, activation);
+        if (!residual) continue;
+        for (int j = 0; j < columns; j += 4)
+            store_some(y + j, load_some(y + j, columns - j) + load_some(residual + j, columns - j), columns - j);
+        residual += stride;
+    }
+}
+
+int op_linear(const Instruction *i, int part, int parts) {
+    int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
+    int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
+    int begin = split(panels, part, parts), end = split(panels, part + 1, parts);
+    const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
+    int block = minimum(maximum(BLOCK_FLOATS / maximum(inner, 1) / 6 * 6, 6), MAX_ROWS);
+    for (int row = 0; row < rows; row += block) {
+        for (int panel = begin; panel < end; panel += GROUP) {
+            int column = panel * PANEL, width = minimum(minimum(panel + GROUP, end) * PANEL, columns) - column;
+            int whole = width / PANEL;
+            float *y = OUTPUT(LINEAR_Y) + row * columns + column;
+            Gemm g = {
+                .x = INPUT(LINEAR_X) + row * inner, .x_stride = inner,
+                .w = INPUT(LINEAR_WEIGHT) + panel * PANEL * inner, .panel_stride = PANEL * inner,
+                .init = bias ? bias + column : 0, .init_stride = 0,
+                .y = y, .y_stride = columns,
+                .rows = minimum(block, rows - row), .panels = whole, .inner = inner,
+            };
+            gemm(&g);
+            if (width % PANEL) {
+                Gemm tail = g;
+                tail.w += whole * g.panel_stride;
+                tail.y += whole * PANEL;
+                last_panel(&tail, bias ? bias + column + whole * PANEL : 0, width % PANEL);
+            }
+            if (activation != ACT_NONE || residual)
+                finish(y, residual ? residual + row * columns + column : 0, g.rows, width, columns, activation);
+        }
+    }
+    return 0;
+}

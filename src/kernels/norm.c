@@ -1,0 +1,61 @@
+/* Normalisation of rows. */
+#include "common.h"
+
+/* x + residual, or x. */
+INLINE f32x4 input(const float *x, const float *residual, int j, int count) {
+    f32x4 v = load_some(x + j, count);
+    return residual ? v + load_some(residual + j, count) : v;
+}
+
+static void layer_norm_row(float *y, const float *x, const float *residual, const float *weight, const float *bias,
+                           int dim, float eps) {
+    f32x4 sum = splat(0), squares = splat(0);
+    for (int j = 0; j < dim; j += 4) sum += input(x, residual, j, dim - j);
+    f32x4 mean = splat(sum_lanes(sum) / (float)dim);
+    int whole = dim & ~3;
+    for (int j = 0; j < whole; j += 4) {
+        f32x4 centred = input(x, residual, j, 4) - mean;
+        squares = fma(centred, centred, squares);
+        store(y + j, centred);
+    }
+    float variance = sum_lanes(squares);
+    for (int j = whole; j < dim; j++) {
+        float centred = x[j] + (residual ? residual[j] : 0) - mean[0];
+        variance += centred * centred;
+        y[j] = centred;
+    }
+    f32x4 scale = splat(1 / __builtin_sqrtf(variance / (float)dim + eps));
+    for (int j = 0; j < dim; j += 4) {
+        int left = dim - j;
+        f32x4 scaled = load_some(y + j, left) * scale;
+        store_some(y + j, fma(scaled, load_some(weight + j, left), load_some(bias + j, left)), left);
+    }
+}
+
+int op_layer_norm(const Instruction *i, int part, int parts) {
+    int rows = INT(LAYER_NORM_ROWS), dim = INT(LAYER_NORM_DIM), end = split(rows, part + 1, parts);
+    const float *x = INPUT(LAYER_NORM_X), *residual = INPUT(LAYER_NORM_RESIDUAL);
+    for (int r = split(rows, part, parts); r < end; r++)
+        layer_norm_row(OUTPUT(LAYER_NORM_Y) + r * dim, x + r * dim, residual ? residual + r * dim : 0,
+                       INPUT(LAYER_NORM_WEIGHT), INPUT(LAYER_NORM_BIAS), dim, FLOAT(LAYER_NORM_EPS));
+    return 0;
+}
+
+/* Each row over its Euclidean norm. */
+int op_normalize(const Instruction *i, int part, int parts) {
+    int rows = INT(NORMALIZE_ROWS), dim = INT(NORMALIZE_DIM), end = split(rows, part + 1, parts);
+    float eps = FLOAT(NORMALIZE_EPS);
+    for (int r = split(rows, part, parts); r < end; r++) {
+        const float *x = INPUT(NORMALIZE_X) + r * dim;
+        float *y = OUTPUT(NORMALIZE_Y) + r * dim;
+        f32x4 squares = splat(0);
+        for (int j = 0; j < dim; j += 4) {
+            f32x4 v = load_some(x + j, dim - j);
+            squares = fma(v, v, squares);
+        }
+        float norm = __builtin_sqrtf(sum_lanes(squares));
+        f32x4 divisor = splat(norm > eps ? norm : eps);
+        for (int j = 0; j < dim; j += 4) store_some(y + j, load_some(x + j, dim - j) / divisor, dim - j);
+    }
+    return 0;
+}

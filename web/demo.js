@@ -51,25 +51,31 @@ const heatMap = new HeatMap(element("heatmap"), element("scale"), showPair);
 
 /** The parts of the text by the chosen unit, with their places. @returns {Part[]} */
 function split() {
-  const text = textarea.value;
-  const unit = new FormData(source).get("unit");
-  const pieces = [...text.matchAll(/\S[^]*?(?=\n\s*\n|\s*$(?![^]))/g)].map((m) => ({ segment: m[0], index: m.index }));
+  const paragraphs = [...textarea.value.matchAll(/(?:[^\n]|\n(?!\s*\n))+/g)].map(({ 0: segment, index }) => ({
+    segment: segment.replaceAll("\n", " "), // a line's end does not end a sentence
+    index,
+  }));
   const segmenter = new Intl.Segmenter(undefined, { granularity: "sentence" });
-  const found = unit === "paragraph" ? pieces : pieces.flatMap(({ segment, index }) =>
-    [...segmenter.segment(segment)].map((inner) => ({ segment: inner.segment, index: index + inner.index })));
-  return found.flatMap(({ segment, index }) => {
-    const trimmed = segment.trim();
-    const start = index + segment.indexOf(trimmed);
-    return trimmed ? [{ text: trimmed.replace(/\s+/g, " "), start, end: start + trimmed.length }] : [];
+  const sentences = (/** @type {{segment: string, index: number}} */ { segment, index }) =>
+    [...segmenter.segment(segment)].map((sentence) => ({ segment: sentence.segment, index: index + sentence.index }));
+  return (chosenUnit() === "paragraph" ? paragraphs : paragraphs.flatMap(sentences)).flatMap(({ segment, index }) => {
+    const text = segment.trim();
+    const start = index + segment.indexOf(text);
+    return text ? [{ text, start, end: start + text.length }] : [];
   });
 }
 
-function countParts() {
-  const count = split().length;
-  const unit = new FormData(source).get("unit");
-  element("count").textContent = `${count} ${unit}${count === 1 ? "" : "s"}`;
-  indexButton.disabled = count === 0 || indexing !== undefined;
-  indexButton.textContent = vectors.size ? "Update index" : "Index this text";
+const chosenUnit = () => new FormData(source).get("unit");
+
+/** Say how many parts the text has and whether they are indexed. */
+function showSource() {
+  const found = split();
+  const indexed = found.length === parts.length && found.every(({ text }, at) => text === parts[at].text);
+  element("count").textContent = `${found.length} ${chosenUnit()}${found.length === 1 ? "" : "s"}`;
+  stopButton.hidden = !indexing;
+  indexButton.hidden = Boolean(indexing);
+  indexButton.disabled = !found.length || indexed;
+  indexButton.textContent = !parts.length ? "Index this text" : indexed ? "Indexed" : "Update index";
 }
 
 // Model
@@ -100,9 +106,9 @@ function showLoading(event) {
     showFact("model", "Starting Python", "in a worker of this page");
     showProgress(event.progress / 5, "Starting Python …");
   } else if (event.status === "progress_total") {
-    const from = event.cached ? "from this browser’s cache" : "downloading once";
+    const [doing, from] = event.cached ? ["Loading", "from this browser’s cache"] : ["Downloading", "to keep in this browser"];
     modelSource = event.cached ? "from this browser’s cache" : "downloaded and kept";
-    showFact("model", event.cached ? "Reading cache" : "Downloading", from);
+    showFact("model", doing, from);
     showProgress(20 + 0.8 * event.progress, `Model: ${megabytes(event.loaded)} of ${megabytes(event.total)} MB, ${from}`);
   }
 }
@@ -120,7 +126,7 @@ async function embed(texts, signal, report = (/** @type {number} */ _done, /** @
   const progress_callback = (/** @type {any} */ event) => report(event.done, event.total);
   const { data, dims } = await extract(missing, { ...OPTIONS, signal, progress_callback });
   const each = (performance.now() - started) / missing.length;
-  showFact("speed", `${each < 10 ? each.toFixed(1) : Math.round(each)} ms`, `a text, ${missing.length} at once`);
+  showFact("speed", `${each < 10 ? each.toFixed(1) : Math.round(each)} ms`, missing.length > 1 ? `a text, ${missing.length} at once` : "for a query");
   missing.forEach((text, row) => vectors.set(text, data.subarray(row * dims[1], (row + 1) * dims[1])));
 }
 
@@ -136,8 +142,7 @@ async function index() {
   const wanted = split();
   if (!wanted.length || indexing) return;
   indexing = new AbortController();
-  stopButton.hidden = false;
-  countParts();
+  showSource();
   showProgress(0, "Preparing …");
   announce("Indexing started.");
   try {
@@ -152,8 +157,7 @@ async function index() {
     showError(error);
   } finally {
     indexing = undefined;
-    stopButton.hidden = true;
-    countParts();
+    showSource();
     await countRequests();
   }
 }
@@ -346,7 +350,7 @@ function setTheme(/** @type {string | null} */ theme) {
 env.remoteHost = "./"; // no model is looked for anywhere but beside this page
 textarea.value = SAMPLE;
 setTheme(localStorage.getItem("inpage-demo-theme"));
-countParts();
+showSource();
 void countRequests();
 
 element("theme").addEventListener("click", () => {
@@ -359,7 +363,7 @@ source.addEventListener("submit", (event) => {
   event.preventDefault();
   void index();
 });
-source.addEventListener("input", countParts);
+source.addEventListener("input", showSource);
 stopButton.addEventListener("click", () => indexing?.abort());
 matrix.addEventListener("toggle", () => matrix.open && showMatrix());
 

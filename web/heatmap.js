@@ -64,14 +64,16 @@ export class HeatMap {
   #mark(context, edge, dark) {
     const [row, column] = this.#cell;
     const [x, y, width, height] = [edge(column), edge(row), edge(column + 1) - edge(column), edge(row + 1) - edge(row)];
-    const line = devicePixelRatio;
-    context.lineWidth = line;
-    context.strokeStyle = dark ? "#ffffff55" : "#00000044";
-    context.strokeRect(0, y, this.#canvas.width, height);
-    context.strokeRect(x, 0, width, this.#canvas.height);
-    context.lineWidth = 2.5 * line;
-    context.strokeStyle = dark ? "#fff" : "#000";
-    context.strokeRect(x, y, width, height);
+    const frame = (/** @type {string} */ colour, /** @type {number} */ line, /** @type {number[]} */ ...box) => {
+      context.strokeStyle = colour;
+      context.lineWidth = line * devicePixelRatio;
+      context.strokeRect(box[0], box[1], box[2], box[3]);
+    };
+    const hair = dark ? "#ffffff66" : "#00000055";
+    frame(hair, 1, 0, y, this.#canvas.width, height);
+    frame(hair, 1, x, 0, width, this.#canvas.height);
+    frame("#000", 5, x, y, width, height);
+    frame("#fff", 2, x, y, width, height);
   }
 
   /** The two different parts that are most alike. */

@@ -6,10 +6,11 @@ The public names are imported on first use, so that importing the package costs 
 from importlib import import_module
 from typing import Any
 
+from .env import env  # not lazily: importing the module `inpage.env` would put it in the place of the object
+
 __version__ = "0.1.0"
 
 _MODULES = {
-    ".env": ("env",),
     ".errors": ("AbortError", "InpageError"),
     ".models.auto": (
         "AutoConfig",
@@ -26,7 +27,7 @@ _MODULES = {
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted([*_HOME, "env"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,76 @@
+"""What the store holds: listing, deleting, and asking whether the hub has something newer.
+
+In CPython the functions return their results; in Pyodide they return awaitables where the platform cannot block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import FileNotFoundInRepositoryError
+from ..runtime import gather, resolve
+from .store import Manifest, open_store
+from .transport import look
+
+
+def list_cached(name: str | None = None, revision: str | None = None) -> Any:
+    """Files in the store, of one repository (and revision) or of all: a list of dicts.
+
+    Keys: `name`, `revision`, `file`, `url`, `size`, `stored`, `etag`, `sha256`, `commit`, `time` (seconds since 1970)
+    and `complete`. An incomplete file is what an interrupted load left; the next one continues from `stored` bytes.
+    """
+    return resolve(_list_cached(name, revision))
+
+
+def delete_cached(name: str | None = None, revision: str | None = None) -> Any:
+    """Delete files from the store, of one repository (and revision) or of all. Gives what `list_cached` listed."""
+    return resolve(_delete_cached(name, revision))
+
+
+def find_outdated(name: str | None = None, revision: str | None = None, token: str = "") -> Any:
+    """Those of `list_cached` that the host no longer has, or has another version of. Nothing is deleted."""
+    return resolve(_find_outdated(name, revision, token))
+
+
+async def _list_cached(name: str | None, revision: str | None) -> list[dict[str, Any]]:
+    return [_public(manifest) for manifest in await _manifests(name, revision) if not manifest.absent]
+
+
+async def _delete_cached(name: str | None, revision: str | None) -> list[dict[str, Any]]:
+    store = await open_store()
+    manifests = await _manifests(name, revision)
+    for manifest in manifests:
+        async with store.lock(manifest.url):
+            await store.remove(manifest)
+    return [_public(manifest) for manifest in manifests if not manifest.absent]
+
+
+async def _find_outdated(name: str | None, revision: str | None, token: str) -> list[dict[str, Any]]:
+    manifests = [manifest for manifest in await _manifests(name, revision) if manifest.complete]
+    changed = await gather(*(_has_changed(manifest, token) for manifest in manifests))
+    return [_public(manifest) for manifest, is_changed in zip(manifests, changed, strict=True) if is_changed]
+
+
+async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
+    store = await open_store()
+    return [
+        manifest
+        for manifest in await store.manifests()
+        if name in (None, manifest.name) and revision in (None, manifest.revision)
+    ]
+
+
+async def _has_changed(manifest: Manifest, token: str) -> bool:
+    try:
+        info = await look(manifest.url, token)
+    except FileNotFoundInRepositoryError:
+        return True
+    for old, new in ((manifest.sha256, info.sha256), (manifest.etag, info.etag), (manifest.size, info.size)):
+        if old is not None and new is not None:
+            return old != new
+    return False
+
+
+def _public(manifest: Manifest) -> dict[str, Any]:
+    keys = ("name", "revision", "file", "url", "size", "stored", "etag", "sha256", "commit", "time", "complete")
+    return {key: getattr(manifest, key) for key in keys}

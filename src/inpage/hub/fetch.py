@@ -1,0 +1,56 @@
+"""HTTP client of Pyodide, in browsers and under node: `fetch`, with the body read chunk by chunk as Uint8Arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import js  # pyright: ignore[reportMissingImports]
+from pyodide.ffi import JsException, to_js  # pyright: ignore[reportMissingImports]
+
+from ..env import IN_NODE, env
+from .chunk import Chunk
+from .transport import Unreachable
+
+
+async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchResponse:
+    abort = js.AbortController.new()
+    init: dict[str, Any] = {"method": method, "headers": dict(headers), "signal": abort.signal}
+    if IN_NODE:
+        init["redirect"] = "manual"  # its responses can be read there, and the hub's headers with them
+    elif env.use_browser_cache:
+        init["cache"] = "no-store"  # the store keeps the file; the browser's own cache need not
+    try:
+        response = await js.fetch(url, to_js(init, dict_converter=js.Object.fromEntries))
+    except JsException as error:
+        raise Unreachable(error.message) from error
+    except BaseException:  # cancelled
+        abort.abort()
+        raise
+    return FetchResponse(response, abort, identity="Range" in headers)
+
+
+class FetchResponse:
+    def __init__(self, response: Any, abort: Any, *, identity: bool) -> None:
+        self._abort = abort
+        self._reader = response.body.getReader() if response.body else None
+        self.status: int = response.status
+        self.url: str = response.url
+        self.headers = {entry[0].lower(): entry[1] for entry in response.headers}
+        # A response of another origin hides its Content-Encoding; a range is always asked for without one.
+        known = identity or response.type == "basic" or IN_NODE
+        self.length_is_exact = known and self.headers.get("content-encoding", "identity") == "identity"
+
+    async def read(self) -> Chunk | None:
+        if self._reader is None:
+            return None
+        try:
+            result = await self._reader.read()
+        except JsException as error:
+            raise Unreachable(error.message) from error
+        return None if result.done else Chunk(result.value)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader = None
+            self._abort.abort()

@@ -1,0 +1,135 @@
+"""Progress events, with transformers.js's names and fields, plus `cached`.
+
+    {"status": "initiate", "name", "file", "cached"}
+    {"status": "download", "name", "file", "cached"}
+    {"status": "progress", "name", "file", "progress", "loaded", "total", "cached"}
+    {"status": "progress_total", "name", "progress", "loaded", "total", "files": {file: {"loaded", "total"}}, "cached"}
+    {"status": "done", "name", "file", "cached"}
+    {"status": "ready", "task", "model"}                                          (sent by `pipeline`)
+
+`progress` is 0 to 100 and never falls. `total` is 0 while a server does not state the length. `cached` tells that the
+bytes come from the store; in `progress_total`, that all files so far do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+ProgressCallback = Callable[[dict[str, Any]], Any]
+
+_INTERVAL = 0.05  # seconds between two progress events of a file: a page cannot show more, and each crosses threads
+
+
+class Progress:
+    """Sends the events of all files of one load to a callback, each file's once.
+
+    Loaders that share one `Progress` (pass it on as `progress_callback`) are counted together in `progress_total`.
+    """
+
+    def __init__(self, callback: ProgressCallback | None) -> None:
+        self._callback = callback
+        self._files: dict[str, dict[str, int]] = {}
+        self._started: set[str] = set()
+        self._all_cached = True
+        self._highest = 0.0
+
+    @classmethod
+    def of(cls, callback: ProgressCallback | Progress | None) -> Progress:
+        return callback if isinstance(callback, Progress) else cls(callback)
+
+    @property
+    def wanted(self) -> bool:
+        return self._callback is not None
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Send an event of the caller's own, such as `ready`."""
+        if self._callback is not None:
+            self._callback(event)
+
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        """Count files that are going to be loaded into the total from the first event on."""
+        for file, size in sizes.items():
+            self._files.setdefault(file, {"loaded": 0, "total": size})
+
+    def expected_size(self, file: str) -> int | None:
+        entry = self._files.get(file)
+        return entry["total"] if entry else None
+
+    def file(self, name: str, file: str, *, cached: bool) -> FileProgress:
+        """Announce a file (`initiate`)."""
+        reporter = FileProgress(self, name, file, cached=cached, silent=not self.wanted or file in self._started)
+        self._started.add(file)
+        reporter.send("initiate")
+        return reporter
+
+    def count(self, name: str, file: str, loaded: int, total: int, cached: bool) -> None:
+        self._files[file] = {"loaded": loaded, "total": total}
+        self._all_cached &= cached
+        loaded = sum(entry["loaded"] for entry in self._files.values())
+        total = sum(entry["total"] for entry in self._files.values())
+        self._highest = max(self._highest, _percent(loaded, total))
+        files = {file: dict(entry) for file, entry in self._files.items()}
+        self(
+            {
+                "status": "progress_total",
+                "name": name,
+                "progress": self._highest,
+                "loaded": loaded,
+                "total": total,
+                "files": files,
+                "cached": self._all_cached,
+            }
+        )
+
+
+class FileProgress:
+    """Sends the events of one file."""
+
+    def __init__(self, progress: Progress, name: str, file: str, *, cached: bool, silent: bool) -> None:
+        self.cached = cached
+        self._progress, self._name, self._file, self._silent = progress, name, file, silent
+        self._loaded = self._total = 0
+        self._highest = 0.0
+        self._last_time = 0.0
+
+    def send(self, status: str, **fields: Any) -> None:
+        if not self._silent:
+            self._progress({"status": status, "name": self._name, "file": self._file, **fields, "cached": self.cached})
+
+    @property
+    def watched(self) -> bool:
+        return not self._silent
+
+    def start(self, total: int | None, loaded: int = 0) -> None:
+        """Bytes begin to flow (`download`): `total` of them, if that is known, of which `loaded` need not."""
+        self._total, self._loaded = total or 0, loaded
+        self.send("download")
+
+    def advance(self, nbytes: int) -> None:
+        self._loaded += nbytes
+        now = time.monotonic()
+        if now - self._last_time >= _INTERVAL:
+            self._last_time = now
+            self._report()
+
+    def done(self) -> None:
+        """All bytes are here, and the file is published."""
+        self._total = self._loaded
+        self._report()
+        self.send("done")
+
+    def _report(self) -> None:
+        if self._silent:
+            return
+        loaded = min(self._loaded, self._total) if self._total else self._loaded
+        self._highest = max(self._highest, _percent(loaded, self._total))
+        if self._loaded == self._total:
+            self._highest = 100.0
+        self.send("progress", progress=self._highest, loaded=loaded, total=self._total)
+        self._progress.count(self._name, self._file, loaded, self._total, self.cached)
+
+
+def _percent(loaded: int, total: int) -> float:
+    return 100.0 * min(loaded, total) / total if total else 0.0

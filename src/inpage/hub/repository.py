@@ -1,0 +1,200 @@
+"""The files of one model repository: in a hub, in a folder on the web, or in a folder on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, Self
+
+from ..env import env
+from ..errors import CorruptFileError, FileNotFoundInRepositoryError, InpageError, InputError
+from ..runtime import gather
+from .chunk import Chunk
+from .progress import Progress, ProgressCallback
+from .resolve import Location, check_path, locate
+from .sources import DiskFile, Source, WebFile
+from .store import Manifest
+
+
+class Repository:
+    """Files of the repository `name`: a hub id ("org/name"), the path of a folder, or the http(s) URL of a folder.
+
+    `revision` (branch, tag or commit) is for hub ids; `subfolder` is a path inside the repository; `token` goes to
+    the host of `env.remote_host` only. `progress_callback` is called with events (see `inpage.hub.progress`); loaders
+    that are to be counted together share one `Progress`. `local_files_only` forbids the network, as
+    `env.allow_remote_models = False` does; files in the store can still be had.
+
+    Methods raise `FileNotFoundInRepositoryError`, `AccessDeniedError`, `NetworkError`, `CorruptFileError`, and
+    `InputError` for names that lead out of the repository.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        revision: str = "main",
+        subfolder: str = "",
+        token: str | None = None,
+        progress_callback: ProgressCallback | Progress | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        self.name, self.revision = name, revision
+        self.progress = Progress.of(progress_callback)
+        self._local_files_only = local_files_only
+        self._token = _check_token(token)
+        self._subfolder = subfolder
+        self._locations = locate(name, revision, subfolder)
+        self._known: dict[str, list[Source]] = {}
+
+    async def exists(self, filename: str) -> bool:
+        """Whether the repository has the file. A start page in its place counts as no."""
+        try:
+            await self._stated_size(filename)
+        except InpageError as error:
+            _if_absent(error)
+            return False
+        return True
+
+    async def size(self, filename: str) -> int:
+        """Length of a file in bytes. Reads the file if its host does not state one."""
+        size = await self._stated_size(filename)
+        return sum([chunk.nbytes async for chunk in self.stream(filename)]) if size is None else size
+
+    async def expect(self, *filenames: str) -> None:
+        """Count those of the files that exist in `progress_total` from its first event on."""
+        if self.progress.wanted:
+            sizes = await gather(*(self._size_or_none(name) for name in filenames))
+            shown = map(self._shown, filenames)
+            self.progress.expect({name: size for name, size in zip(shown, sizes, strict=True) if size is not None})
+
+    async def json(self, filename: str, required: bool = True) -> Any:
+        """The parsed file; None if it is not required and absent."""
+        text = await self.text(filename, required)
+        if text is None:
+            return None
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            await self._forget(filename)
+            raise CorruptFileError(f"{filename} of {self.name} is not JSON: {error}.", file=filename) from error
+
+    async def text(self, filename: str, required: bool = True) -> str | None:
+        """The file as text (UTF-8); None if it is not required and absent."""
+        data = await self.read(filename, required)
+        if data is None:
+            return None
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            await self._forget(filename)
+            raise CorruptFileError(f"{filename} of {self.name} is not UTF-8 text: {error}.", file=filename) from error
+
+    async def read(self, filename: str, required: bool = True) -> bytes | None:
+        """The whole file; None if it is not required and absent. For small files: large ones are streamed."""
+        if not required and await self._is_known_absent(filename):
+            return None
+        try:
+            async with self.stream(filename) as chunks:
+                return b"".join([chunk.to_bytes() async for chunk in chunks])
+        except InpageError as error:
+            if required:
+                raise
+            _if_absent(error)
+            return None
+
+    def stream(self, filename: str, start: int = 0, stop: int | None = None) -> FileStream:
+        """The bytes [start, stop) of a file in chunks, for `async for`; best inside `async with`, which closes it.
+
+        A file on the web that is not in the store yet is stored on the way if it is read to its end (`stop` None, or
+        its length), and its last chunk comes only after its length and hash are verified. Otherwise only the bytes in
+        question are requested, and nothing is stored.
+        """
+        return FileStream(self._chunks(self._sources(filename), start, stop))
+
+    async def _chunks(self, sources: list[Source], start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
+        missing: list[InpageError] = []
+        for source in sources:
+            try:
+                async for chunk in source.chunks(start, stop):
+                    yield chunk
+                return
+            except InpageError as error:
+                missing.append(_if_absent(error))
+        raise missing[0]
+
+    async def _stated_size(self, filename: str) -> int | None:
+        missing: list[InpageError] = []
+        for source in self._sources(filename):
+            try:
+                return await source.size()
+            except InpageError as error:
+                missing.append(_if_absent(error))
+        raise missing[0]
+
+    async def _is_known_absent(self, filename: str) -> bool:
+        return all([await source.is_absent() for source in self._sources(filename)])
+
+    async def _size_or_none(self, filename: str) -> int | None:
+        try:
+            return await self._stated_size(filename)
+        except InpageError as error:
+            _if_absent(error)
+            return None
+
+    async def _forget(self, filename: str) -> None:
+        for source in self._sources(filename):
+            await source.forget()
+
+    def _sources(self, filename: str) -> list[Source]:
+        """The places where the file may be, in order."""
+        check_path(filename)
+        if filename not in self._known:
+            self._known[filename] = [self._source(location, filename) for location in self._locations]
+        return self._known[filename]
+
+    def _source(self, location: Location, filename: str) -> Source:
+        shown = self._shown(filename)
+        if location.on_disk:
+            return DiskFile(location.file(filename), self.name, shown, self.progress)
+        manifest = Manifest(self.name, self.revision, shown, location.file(filename))
+        return WebFile(manifest, self._token, self.progress, self._why_offline() if location.remote else "")
+
+    def _why_offline(self) -> str:
+        if self._local_files_only:
+            return "local_files_only is True"
+        return "" if env.allow_remote_models else "env.allow_remote_models is False"
+
+    def _shown(self, filename: str) -> str:
+        return f"{self._subfolder}/{filename}" if self._subfolder else filename
+
+
+class FileStream:
+    """Chunks of a file. Closing it (or dropping it) ends the transfer and frees the file for other loaders."""
+
+    def __init__(self, chunks: AsyncGenerator[Chunk, None]) -> None:
+        self._chunks = chunks
+
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        return self._chunks
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+def _if_absent(error: InpageError) -> InpageError:
+    """`error` if it means that the file is not there; else raises it. A start page in its place means that too."""
+    if isinstance(error, FileNotFoundInRepositoryError) or error.details.get("html"):
+        return error
+    raise error
+
+
+def _check_token(token: str | None) -> str:
+    if token is not None and (not isinstance(token, str) or not token.isascii() or not token.isprintable()):
+        raise InputError("token is not a string of printable ASCII characters.")
+    return token or ""

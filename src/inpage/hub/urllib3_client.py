@@ -1,0 +1,78 @@
+"""HTTP client of CPython: blocking requests by urllib3, behind coroutines that never suspend."""
+
+from __future__ import annotations
+
+import urllib.request
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+
+from ..errors import NetworkError
+from .chunk import Chunk
+from .transport import Unreachable, compressible
+
+_TIMEOUT = urllib3.Timeout(connect=15, read=60)
+_CHUNK = 1 << 18
+
+
+@lru_cache
+def _pool(proxy: str) -> Any:
+    options: dict[str, Any] = {"timeout": _TIMEOUT, "maxsize": 8}
+    return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+
+
+def _proxy(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.hostname or urllib.request.proxy_bypass(parts.hostname):
+        return ""
+    return urllib.request.getproxies().get(parts.scheme, "")
+
+
+async def request(method: str, url: str, headers: Mapping[str, str]) -> Urllib3Response:
+    encoding = "gzip" if method == "GET" and compressible(url) and "Range" not in headers else "identity"
+    sent = {"User-Agent": "inpage", "Accept-Encoding": encoding, **headers}
+    try:
+        response = _pool(_proxy(url)).request(
+            method, url, headers=sent, redirect=False, retries=False, preload_content=False, decode_content=False
+        )
+    except urllib3.exceptions.HTTPError as error:
+        raise Unreachable(str(error)) from error
+    return Urllib3Response(response, url)
+
+
+class Urllib3Response:
+    def __init__(self, response: Any, url: str) -> None:
+        self._response = response
+        self.status: int = response.status
+        self.url = url
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding not in ("identity", "gzip", "x-gzip"):
+            self.close()
+            raise NetworkError(f"{url} came with the content encoding {encoding!r}, which was not asked for.", url=url)
+        self._gzip = None if encoding == "identity" else zlib.decompressobj(31)
+        self.length_is_exact = self._gzip is None
+
+    async def read(self) -> Chunk | None:
+        while True:
+            try:
+                data = self._response.read(_CHUNK)
+            except urllib3.exceptions.HTTPError as error:
+                raise Unreachable(str(error)) from error
+            if self._gzip is None:
+                return Chunk.from_bytes(data) if data else None
+            if not data:
+                if not self._gzip.eof:
+                    raise Unreachable("the compressed body broke off")
+                return None
+            data = self._gzip.decompress(data)
+            if data:
+                return Chunk.from_bytes(data)
+
+    def close(self) -> None:
+        self._response.close()  # an unread body leaves the connection unusable
+        self._response.release_conn()

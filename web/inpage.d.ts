@@ -159,9 +159,11 @@ export interface Fill {
 }
 
 export interface QuestionAnsweringPipeline extends Pipeline {
-  (input: Question & QuestionAnsweringOptions): Promise<any>;
-  (inputs: Question[], options?: QuestionAnsweringOptions): Promise<any[]>;
-  (question: string, context: string, options?: QuestionAnsweringOptions): Promise<any>;
+  /** An answer, or several if there are more than one and `top_k` asks for them; an array of that for several questions. */
+  (input: Question & QuestionAnsweringOptions): Promise<Answer | Answer[]>;
+  (inputs: Question[], options?: QuestionAnsweringOptions): Promise<(Answer | Answer[])[]>;
+  (question: string, context: string, options?: QuestionAnsweringOptions): Promise<Answer | Answer[]>;
+  (questions: string[], context: string | string[], options?: QuestionAnsweringOptions): Promise<(Answer | Answer[])[]>;
 }
 
 export interface Question {
@@ -207,6 +209,7 @@ export interface Ranking {
 
 export interface Tasks {
   "feature-extraction": FeatureExtractionPipeline;
+  embeddings: FeatureExtractionPipeline;
   "text-classification": TextClassificationPipeline;
   "sentiment-analysis": TextClassificationPipeline;
   "token-classification": TokenClassificationPipeline;
@@ -218,11 +221,12 @@ export interface Tasks {
 
 /**
  * Load a model for a task.
- * @param model Hub id ("org/name"), URL of a folder, or a model from `AutoModel*.from_pretrained` (with `tokenizer`).
+ * @param model Hub id ("org/name"), a folder's URL or path ("./models/name/", relative to the page), or a model from
+ *   `AutoModel*.from_pretrained` (then `tokenizer` is needed, too).
  */
 export function pipeline<T extends keyof Tasks>(
   task: T,
-  model?: string | Model,
+  model: string | Model,
   options?: ModelOptions & { tokenizer?: string | Tokenizer },
 ): Promise<Tasks[T]>;
 

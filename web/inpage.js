@@ -322,11 +322,14 @@ const connection = () => (current ??= new Connection());
 /** @type {typeof import("./inpage.d.ts").create} */
 export const create = async (name, ...args) => connection().invoke("create", { name, settings: settings() }, args);
 
+/** A model's name; one that begins as a path is a folder relative to the page. @param {any} name */
+const place = (name) => (typeof name === "string" && /^\.{0,2}\//.test(name) ? absoluteURL(name) : name);
+
 /** @type {typeof import("./inpage.d.ts").pipeline} */
-export const pipeline = (...args) => create("pipeline", ...args);
+export const pipeline = (task, ...args) => create("pipeline", task, ...args.map(place));
 
 /** @param {string} name @returns {import("./inpage.d.ts").Loader<any>} */
-const auto = (name) => ({ from_pretrained: (...args) => create(`${name}.from_pretrained`, ...args) });
+const auto = (name) => ({ from_pretrained: (...args) => create(`${name}.from_pretrained`, ...args.map(place)) });
 
 export const AutoConfig = auto("AutoConfig");
 export const AutoModel = auto("AutoModel");

@@ -1,0 +1,350 @@
+"""Streaming a checkpoint into kernel memory.
+
+Tensors arrive in file order, chunk by chunk, and never pass the Python heap. What is already as the parameter wants it
+is written in place; the rest goes through a staging buffer in kernel memory, from which kernels convert, pack and move
+it.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import ops
+from ..errors import CheckpointError, UnsupportedError
+from ..nn import HeapBlock, Parameter
+from ..optable import DTYPES, PANEL
+from ..program import Part, run_once
+from ..tensor import Tensor, from_bytes
+from .conversion import Piece, row_major
+from .files import CheckpointFile, read_headers
+from .initialize import DEFAULT_STD, initialize, owners
+from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, make_plan, tie
+from .safetensors import TensorInfo
+
+if TYPE_CHECKING:
+    from ..executors.base import Executor
+    from ..hub import Repository
+    from ..models.modeling import PreTrainedModel
+
+BLOCK_BYTES = 1 << 22
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+COMPUTE_DTYPES = ("fp32", "float32", "auto")
+
+
+def check_dtype(dtype: str | None) -> None:
+    """Raise UnsupportedError for dtypes that models cannot be loaded in."""
+    if dtype is not None and dtype not in COMPUTE_DTYPES:
+        raise UnsupportedError(
+            f"dtype {dtype!r} is not supported.", hint=f"Use one of {', '.join(COMPUTE_DTYPES)}.", dtype=dtype
+        )
+
+
+async def load_weights(
+    model: "PreTrainedModel",
+    repository: "Repository",
+    *,
+    dtype: str | None = "fp32",
+    ignore_mismatched_sizes: bool = False,
+) -> LoadingInfo:
+    """Place the parameters of `model` on its executor and fill them from the checkpoint of `repository`.
+
+    The plan is complete, and memory for all of it there, before weights are fetched. Parameters that the checkpoint
+    lacks are initialised, with one warning. If anything fails, or the task is cancelled, all memory is given back.
+    Raises CheckpointError, MismatchedShapesError, OutOfMemoryError, UnsupportedError, and what the repository raises.
+    """
+    check_dtype(dtype)
+    files = await read_headers(repository)
+    plan = make_plan(model, files, ignore_mismatched_sizes=ignore_mismatched_sizes)
+    parameters = model.parameters()
+    try:
+        await _Loader(model.executor, plan, files).load(repository, parameters)
+        _initialize(model, plan)
+        for target, source in plan.copies:
+            _tie_copies(model, target, source)
+    except BaseException:
+        for parameter in parameters:
+            parameter.free()
+        raise
+    _warn(model, plan.info, repository.name)
+    return plan.info
+
+
+class _Region(NamedTuple):
+    """Byte range of a file, and who takes its bytes."""
+
+    start: int
+    end: int
+    write: Callable[[Any], None]
+
+
+class _Loader:
+    """One pass over the files of a plan."""
+
+    def __init__(self, executor: "Executor", plan: Plan, files: Sequence[CheckpointFile]) -> None:
+        self.executor = executor
+        self.tasks = plan.tasks
+        self.files = files
+        self.assemblies: dict[int, _Assembly] = {}
+        for task in (task for tasks in plan.tasks.values() for task in tasks if _is_part_of_panels(task)):
+            self.assemblies.setdefault(id(task.parameter), _Assembly(task.parameter)).left += 1
+
+    async def load(self, repository: "Repository", parameters: list[Parameter]) -> None:
+        """Place the parameters and fill those that have tasks."""
+        staging_bytes = max((self._staged_bytes(name, info) for name, info in self._needed()), default=0)
+        total = sum(parameter.nbytes for parameter in parameters) + staging_bytes
+        self.executor.free(self.executor.allocate(total))  # grow once, and fail before anything is fetched
+        for parameter in parameters:
+            parameter.place(self.executor)
+        staging = HeapBlock(self.executor, staging_bytes)
+        try:
+            for file in self.files:
+                regions = [self._region(name, info, staging) for name, info in self._needed(file)]
+                if regions:
+                    await _stream(repository, file.name, regions)
+        finally:
+            staging.free()
+            for assembly in self.assemblies.values():
+                assembly.free()
+
+    def _needed(self, *files: CheckpointFile) -> Iterator[tuple[str, TensorInfo]]:
+        for file in files or self.files:
+            yield from ((name, info) for name, info in file.tensors.items() if name in self.tasks)
+
+    def _staged_bytes(self, name: str, info: TensorInfo) -> int:
+        tasks = self.tasks[name]
+        if _is_in_place(info, tasks):
+            return 0
+        return min(_block_bytes(info), info.nbytes) if _is_whole(info, tasks) else info.nbytes
+
+    def _region(self, name: str, info: TensorInfo, staging: HeapBlock) -> _Region:
+        tasks = self.tasks[name]
+        if _is_in_place(info, tasks):
+            address = tasks[0].parameter.address + 4 * _destination(tasks[0])[0]
+            sink = _Direct(self.executor, address)
+        elif _is_whole(info, tasks):
+            place_block = partial(self._block, tasks[0].parameter, info, staging)
+            sink = _Staged(staging, _block_bytes(info), info.nbytes, place_block)
+        else:
+            sink = _Staged(staging, info.nbytes, info.nbytes, lambda _, __: self._pieces(tasks, info, staging))
+        return _Region(info.start, info.end, sink.write)
+
+    def _block(self, parameter: Parameter, info: TensorInfo, staging: HeapBlock, start: int, nbytes: int) -> None:
+        """Convert or pack the staged rows that begin at byte `start` of the tensor."""
+        item = ITEM_BYTES[info.dtype]
+        y, source = _at(parameter.storage, start // item * 4), _source(info)
+        if parameter.layout == "rows":
+            self._run("convert", y=y, x=_at(staging), count=nbytes // item, source=source, target=0)
+        else:
+            inner = parameter.shape[1]
+            rows = nbytes // (item * inner)
+            self._run(
+                "pack", y=y, x=_at(staging), rows=rows, inner=inner, source=source, row_stride=inner, column_stride=1
+            )
+
+    def _pieces(self, tasks: list[Task], info: TensorInfo, staging: HeapBlock) -> None:
+        """Do all tasks of a tensor that is staged as a whole."""
+        plain = HeapBlock(self.executor, 4 * prod(info.shape))
+        try:
+            self._run("convert", y=_at(plain), x=_at(staging), count=prod(info.shape), source=_source(info), target=0)
+            for task in tasks:
+                self._piece(task, plain)
+        finally:
+            plain.free()
+
+    def _piece(self, task: Task, plain: HeapBlock) -> None:
+        parameter, piece = task
+        assembly = self.assemblies.get(id(parameter))
+        if parameter.layout == "panels" and assembly is None:
+            self._pack(parameter, _at(plain, 4 * piece.offset), piece.strides)
+            return
+        target = parameter.storage if assembly is None else assembly.block(self.executor)
+        offset, strides = _destination(task)
+        sizes, xs, ys = (_padded(values) for values in (piece.shape, piece.strides, strides))
+        numbers = {f"{letter}{i}": v[i] for letter, v in (("d", sizes), ("x", xs), ("y", ys)) for i in range(4)}
+        self._run("copy", y=_at(target, 4 * offset), x=_at(plain, 4 * piece.offset), **numbers)
+        if assembly is not None:
+            assembly.left -= 1
+            if not assembly.left:
+                self._pack(parameter, _at(target), row_major(parameter.shape))
+                assembly.free()
+
+    def _pack(self, parameter: Parameter, x: Tensor, strides: tuple[int, ...]) -> None:
+        """Pack float32 elements at x, by strides, into a parameter."""
+        (rows, inner), (row, column) = parameter.shape, strides
+        self._run("pack", y=parameter, x=x, rows=rows, inner=inner, source=0, row_stride=row, column_stride=column)
+
+    def _run(self, op: str, **operands: Any) -> None:
+        run_once(lambda: ops.emit(op, **operands), self.executor)
+
+
+class _Assembly:
+    """A parameter in panels that is put together row-major from several pieces, then packed."""
+
+    def __init__(self, parameter: Parameter) -> None:
+        self.left = 0
+        self._nbytes = 4 * parameter.size
+        self._block: HeapBlock | None = None
+
+    def block(self, executor: "Executor") -> HeapBlock:
+        if self._block is None:
+            self._block = HeapBlock(executor, self._nbytes)
+        return self._block
+
+    def free(self) -> None:
+        if self._block is not None:
+            self._block.free()
+            self._block = None
+
+
+class _Direct:
+    """Writes to consecutive addresses."""
+
+    def __init__(self, executor: "Executor", address: int) -> None:
+        self._executor = executor
+        self._address = address
+
+    def write(self, chunk: Any) -> None:
+        self._executor.write(self._address, chunk.raw)
+        self._address += chunk.nbytes
+
+
+class _Staged:
+    """Fills the staging buffer block by block and calls `flush(start, nbytes)`, in bytes of the tensor, for each."""
+
+    def __init__(self, staging: HeapBlock, block: int, total: int, flush: Callable[[int, int], None]) -> None:
+        self._staging = staging
+        self._block = block
+        self._total = total
+        self._flush = flush
+        self._start = 0  # of the block
+        self._filled = 0
+
+    def write(self, chunk: Any) -> None:
+        while chunk.nbytes:
+            end = min(self._block, self._total - self._start)
+            part = chunk.slice(0, min(chunk.nbytes, end - self._filled))
+            self._staging.executor.write(self._staging.address + self._filled, part.raw)
+            self._filled += part.nbytes
+            if self._filled == end:
+                self._flush(self._start, end)
+                self._start, self._filled = self._start + end, 0
+            chunk = chunk.slice(part.nbytes, chunk.nbytes)
+
+
+async def _stream(repository: "Repository", file: str, regions: list[_Region]) -> None:
+    """Hand the bytes of a file to its regions, which are in order. Reads on to the end, so that the file is stored."""
+    position, number = regions[0].start, 0
+    async with repository.stream(file, position) as chunks:
+        async for chunk in chunks:
+            begin = position
+            position += chunk.nbytes
+            while number < len(regions) and regions[number].start < position:
+                region = regions[number]
+                part = chunk.slice(max(region.start, begin) - begin, min(region.end, position) - begin)
+                if part.nbytes:
+                    region.write(part)
+                if region.end > position:
+                    break
+                number += 1
+    if number < len(regions) and regions[-1].end > position:
+        raise CheckpointError(
+            f"{file} ended at byte {position:,}; its header says {regions[-1].end:,}.",
+            hint="Fetch it again.",
+            file=file,
+        )
+
+
+def _initialize(model: "PreTrainedModel", plan: Plan) -> None:
+    modules = dict(owners(model))
+    std = getattr(model.config, "initializer_range", None) or DEFAULT_STD
+    for name, parameter in plan.untouched.items():
+        initialize(parameter, name, modules[name], std, model.executor)
+
+
+def _tie_copies(model: "PreTrainedModel", target: str, source: str) -> None:
+    """Tie a weight of which the checkpoint has two tensors, unless they differ: then the model keeps both."""
+    parameters = dict(model.named_parameters())
+    copy, kept = parameters[target], parameters[source]
+    if _equal(copy, kept, model.executor):
+        tie(model, target, source)
+        copy.free()
+        return
+    warnings.warn(
+        f"The configuration ties {target!r} to {source!r}, but the checkpoint has different values for them, so that "
+        "both are kept. Set tie_word_embeddings=False to say so.",
+        stacklevel=2,
+    )
+
+
+def _equal(a: Parameter, b: Parameter, executor: "Executor") -> bool:
+    """Whether two placed parameters of one layout hold the same values."""
+    block = HeapBlock(executor, 4)
+    try:
+        run_once(lambda: ops.emit("mse_loss", loss=_at(block), x=a, target=b, count=a.nbytes // 4), executor)
+        return from_bytes((), "float32", executor.read(block.address, 4)).item() == 0.0
+    finally:
+        block.free()
+
+
+def _warn(model: "PreTrainedModel", info: LoadingInfo, name: str) -> None:
+    new = sorted([*info.missing_keys, *(name for name, _, _ in info.mismatched_keys)])
+    if new:
+        warnings.warn(
+            f"{name} has no fitting weights for {len(new)} parameters of {type(model).__name__}; they have random or "
+            f"constant first values, and the model must be trained to be of use: {', '.join(new)}.",
+            stacklevel=2,
+        )
+
+
+def _at(storage: Any, start: int = 0) -> Tensor:
+    """Operand for the bytes of a heap block from `start` on."""
+    return Tensor((), "float32", Part(storage, start))
+
+
+def _source(info: TensorInfo) -> int:
+    return DTYPES.index(SOURCE_DTYPES[info.dtype])
+
+
+def _block_bytes(info: TensorInfo) -> int:
+    """Whole groups of 8 rows, near BLOCK_BYTES."""
+    group = PANEL * (info.nbytes // info.shape[0]) if info.shape and info.shape[0] else 0
+    return max(BLOCK_BYTES // group, 1) * group if group else info.nbytes
+
+
+def _is_whole(info: TensorInfo, tasks: list[Task]) -> bool:
+    """Whether the tensor is one parameter, elements in the same order."""
+    (parameter, piece), *others = tasks
+    return not others and _is_dense(piece, info) and piece.shape == parameter.shape
+
+
+def _is_in_place(info: TensorInfo, tasks: list[Task]) -> bool:
+    """Whether the tensor's bytes are consecutive bytes of one parameter."""
+    (parameter, piece), *others = tasks
+    return (
+        not others
+        and info.dtype == "F32"
+        and parameter.layout == "rows"
+        and _is_dense(piece, info)
+        and piece.shape[1:] == parameter.shape[1:]
+    )
+
+
+def _is_dense(piece: Piece, info: TensorInfo) -> bool:
+    return piece.shape == info.shape and piece.strides == row_major(info.shape)
+
+
+def _is_part_of_panels(task: Task) -> bool:
+    return task.parameter.layout == "panels" and task.piece.shape != task.parameter.shape
+
+
+def _destination(task: Task) -> tuple[int, tuple[int, ...]]:
+    """Offset and strides of a piece in its row-major parameter, in elements."""
+    strides = row_major(task.parameter.shape)
+    return sum(o * s for o, s in zip(task.piece.origin, strides, strict=True)), strides
+
+
+def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Four dimensions; leading ones are 1, whatever their stride."""
+    return (1,) * (4 - len(values)) + values

@@ -1,0 +1,207 @@
+"""What will be loaded where, decided from names, shapes and dtypes before anything is allocated or fetched."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import CheckpointError, MismatchedShapesError, UnsupportedError
+from ..nn import Parameter
+from .conversion import (
+    LEGACY_RENAMINGS,
+    Layout,
+    Piece,
+    WeightConversion,
+    WeightConverter,
+    WeightRenaming,
+    whole,
+)
+from .files import CheckpointFile
+from .safetensors import TensorInfo
+
+if TYPE_CHECKING:
+    from ..models.modeling import PreTrainedModel
+
+SOURCE_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass
+class LoadingInfo:
+    """The report of a load, with the meanings of transformers. Lists are sorted by name.
+
+    `missing_keys` are parameters that the checkpoint lacks, `unexpected_keys` tensors that the model lacks,
+    `mismatched_keys` (name, shape in the checkpoint, shape in the model), `error_msgs` what else went wrong.
+    """
+
+    missing_keys: list[str] = field(default_factory=list)
+    unexpected_keys: list[str] = field(default_factory=list)
+    mismatched_keys: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    error_msgs: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Task(NamedTuple):
+    """One piece of one parameter."""
+
+    parameter: Parameter
+    piece: Piece
+
+
+@dataclass
+class Plan:
+    """`tasks` are the tensors that are needed, each with what becomes of it; `untouched` get initial values by name.
+
+    `copies` are pairs of tied parameters that both have a tensor of their own: (name, name to tie it to).
+    """
+
+    tasks: dict[str, list[Task]]
+    untouched: dict[str, Parameter]
+    copies: list[tuple[str, str]]
+    info: LoadingInfo
+
+
+def make_plan(model: "PreTrainedModel", files: Sequence[CheckpointFile], *, ignore_mismatched_sizes: bool) -> Plan:
+    """The plan for an unplaced model. Ties its weights where the checkpoint has one tensor for them.
+
+    Raises MismatchedShapesError unless told to ignore it, UnsupportedError for dtypes that are not floats.
+    """
+    tensors = {name: info for file in files for name, info in file.tensors.items()}
+    parameters = dict(model.named_parameters())
+    info = LoadingInfo()
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    layouts, unexpected = resolve_names(tensors, shapes, model.weight_conversions, model.base_model_prefix, info)
+    for name in [name for name, layout in layouts.items() if layout.shape != parameters[name].shape]:
+        info.mismatched_keys.append((name, layouts[name].shape, parameters[name].shape))
+    _check_mismatches(info, type(model).__name__, ignore_mismatched_sizes)
+    present = set(layouts)
+    missing = set(parameters) - present
+    copies = _tie(model, parameters, missing)
+    info.missing_keys = _filtered(missing, model.keys_to_ignore_on_load_missing)
+    info.unexpected_keys = _filtered(unexpected, model.keys_to_ignore_on_load_unexpected)
+    mismatched = {name for name, _, _ in info.mismatched_keys}
+    tasks: dict[str, list[Task]] = {}
+    for name in present - mismatched:
+        for piece in layouts[name].pieces:
+            _check_dtype(piece.tensor, tensors[piece.tensor])
+            tasks.setdefault(piece.tensor, []).append(Task(parameters[name], piece))
+    filled = {id(parameters[name]) for name in present - mismatched}
+    untouched = {name: p for name, p in model.named_parameters() if id(p) not in filled}
+    return Plan(tasks, untouched, copies, info)
+
+
+def resolve_names(
+    tensors: dict[str, TensorInfo],
+    parameters: dict[str, tuple[int, ...]],
+    conversions: Iterable[WeightConversion],
+    prefix: str,
+    info: LoadingInfo,
+) -> tuple[dict[str, Layout], list[str]]:
+    """Layout of each parameter that the tensors make, and the names that make none.
+
+    A tensor's name is renamed by every renaming, then by at most one converter; then the base model's `prefix` is added
+    or removed if a parameter is found that way. A name that is a parameter's without all this is taken as it stands.
+    """
+    renamings = [*LEGACY_RENAMINGS, *(c for c in conversions if isinstance(c, WeightRenaming))]
+    converters = [c for c in conversions if isinstance(c, WeightConverter)]
+    layouts: dict[str, Layout] = {}
+    unexpected: list[str] = []
+    groups: dict[tuple[int, tuple[str, ...]], dict[int, str]] = {}
+    for original, tensor in tensors.items():
+        name = original
+        for renaming in renamings:
+            name = renaming.rename(name)
+        matches = ((k, converter.match(name)) for k, converter in enumerate(converters))
+        number, match = next(((k, match) for k, match in matches if match), (0, None))
+        if match is not None:
+            targets = tuple(with_prefix(target, prefix, parameters) for target in match[1])
+            if all(target in parameters for target in targets):
+                groups.setdefault((number, targets), {})[match[0]] = original
+                continue
+        name = with_prefix(name, prefix, parameters)
+        if name not in parameters:
+            name = with_prefix(original, prefix, parameters) if original != name else name
+        if name not in parameters:
+            unexpected.append(name)
+        elif name in layouts:
+            raise CheckpointError(
+                f"Two tensors of the checkpoint are {name!r} of the model; one of them is {original!r}.",
+                hint="The checkpoint mixes old and new names.",
+            )
+        else:
+            layouts[name] = whole(original, tensor.shape)
+    for (number, targets), sources in groups.items():
+        converter = converters[number]
+        if len(sources) < len(converter.sources):
+            lacking = [source for i, source in enumerate(converter.sources) if i not in sources]
+            info.error_msgs.append(f"{', '.join(targets)}: no tensors for {', '.join(lacking)}")
+            continue
+        made = converter.convert(
+            [whole(sources[i], tensors[sources[i]].shape) for i in range(len(sources))],
+            [parameters[target] for target in targets],
+        )
+        layouts.update(zip(targets, made, strict=True))
+    return layouts, unexpected
+
+
+def with_prefix(name: str, prefix: str, parameters: dict[str, tuple[int, ...]]) -> str:
+    """`name` with the base model's prefix removed or added, if that makes it a parameter."""
+    if prefix and name.startswith(f"{prefix}.") and name[len(prefix) + 1 :] in parameters:
+        return name[len(prefix) + 1 :]
+    if prefix and f"{prefix}.{name}" in parameters:
+        return f"{prefix}.{name}"
+    return name
+
+
+def tie(model: "PreTrainedModel", target: str, source: str) -> None:
+    """Let the module of `target` use the parameter `source`."""
+    parameters = dict(model.named_parameters())
+    module: Any = model
+    *path, attribute = target.split(".")
+    for name in path:
+        module = getattr(module, name)
+    setattr(module, attribute, parameters[source])
+
+
+def _tie(model: "PreTrainedModel", parameters: dict[str, Parameter], missing: set[str]) -> list[tuple[str, str]]:
+    """Tie weights; returns the pairs of which the checkpoint has both, and takes the others out of `missing`."""
+    copies: list[tuple[str, str]] = []
+    if not model.config.tie_word_embeddings:
+        return copies
+    for target, source in model.tied_weights_keys.items():
+        layout = "panels" if "panels" in (parameters[target].layout, parameters[source].layout) else "rows"
+        parameters[target].layout = parameters[source].layout = layout
+        if target not in missing and source not in missing:
+            copies.append((target, source))
+        elif target in missing:
+            tie(model, target, source)
+            missing -= set() if source in missing else {target}
+        else:
+            tie(model, source, target)
+            missing.remove(source)
+    return copies
+
+
+def _check_mismatches(info: LoadingInfo, model: str, ignore: bool) -> None:
+    info.mismatched_keys.sort()
+    if info.mismatched_keys and not ignore:
+        rows = [f"{name}: {list(found)}, expected {list(wanted)}" for name, found, wanted in info.mismatched_keys]
+        raise MismatchedShapesError(
+            f"Tensors of the checkpoint do not fit {model}: {'; '.join(rows[:10])}{'; ...' if len(rows) > 10 else ''}.",
+            hint="Check the configuration, or pass ignore_mismatched_sizes=True to initialise them afresh.",
+            mismatched_keys=info.mismatched_keys,
+        )
+
+
+def _check_dtype(name: str, info: TensorInfo) -> None:
+    if info.dtype not in SOURCE_DTYPES:
+        raise UnsupportedError(
+            f"Tensor {name!r} has dtype {info.dtype}; weights are read from {', '.join(SOURCE_DTYPES)}.",
+            hint="Use a checkpoint that is not quantised.",
+            dtype=info.dtype,
+        )
+
+
+def _filtered(names: Iterable[str], ignored: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if not any(re.search(pattern, name) for pattern in ignored))

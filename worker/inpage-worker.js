@@ -36,6 +36,7 @@ async function boot({ id, method, params }) {
     report("packages", 20);
     const pyodide = await loadPyodide({ indexURL: runtime, packages: ["inpage"] });
     report("inpage", 90);
+    Object.assign(globalThis, { pyodide }); // for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
     receive = (message) => dispatch(message, answer);
     post({ jsonrpc: "2.0", id, result: { pyodide: pyodide.version } });

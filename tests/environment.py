@@ -1,0 +1,114 @@
+"""What building and testing need, set up on a fresh machine: system packages, a Python environment, node tools.
+
+Imports the standard library alone, so that any Python from 3.11 on can start it. A script calls `ensure()` first:
+
+    sys.path.insert(0, str(ROOT))
+    from tests import environment
+    environment.ensure()      # continues in the environment's own interpreter
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    raise SystemExit(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]} ({sys.executable}).")
+
+import build_wheels  # noqa: E402
+
+REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+# The Debian names, by what is missing.
+PACKAGES = {
+    "a browser": ("chromium",),
+    "Node.js": ("nodejs",),
+    "npm": ("npm",),
+    "git": ("git",),
+    "Python's venv": ("python3-venv",),
+    "Rust with its library's sources": ("rustc-web", "cargo-web", "rust-web-src"),
+}
+
+
+def ensure() -> None:
+    """Set everything up, and continue the running script inside the environment."""
+    install_system_packages()
+    install_node_tools()
+    python = python_environment() / "bin" / "python"
+    if Path(sys.prefix) == python.parent.parent:
+        return
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    sys.stdout.flush()
+    os.execve(python, [str(python), *sys.argv], environment)
+
+
+def chromium() -> str | None:
+    """Path of the browser that the tests drive."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def missing() -> list[str]:
+    """What the machine lacks: keys of PACKAGES."""
+    found = {
+        "a browser": chromium() is not None,
+        "Node.js": shutil.which("node") is not None,
+        "npm": shutil.which("npm") is not None,
+        "git": shutil.which("git") is not None,
+        "Python's venv": has_venv(),
+        "Rust with its library's sources": build_wheels.find_rust() is not None,
+    }
+    return [name for name, present in found.items() if not present]
+
+
+def has_venv() -> bool:
+    """Whether this Python can make environments (Debian packs that part separately)."""
+    return subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0
+
+
+def install_system_packages() -> None:
+    """Install by apt what is missing when root; else stop and name all of it."""
+    lacking = missing()
+    if not lacking:
+        return
+    packages = [package for name in lacking for package in PACKAGES[name]]
+    needed = f"This machine lacks {', '.join(lacking)}."
+    advice = f"Install, as root: apt-get install --no-install-recommends {' '.join(packages)}"
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise SystemExit(f"{needed} {advice}")
+    print(f"{needed} Installing {' '.join(packages)} ...", file=sys.stderr, flush=True)
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    build_wheels.run("apt-get", "update", env=quiet)
+    build_wheels.run("apt-get", "install", "-y", "--no-install-recommends", *packages, env=quiet)
+    if still := missing():
+        raise SystemExit(f"Still missing after apt-get install {' '.join(packages)}: {', '.join(still)}.")
+
+
+def install_node_tools() -> None:
+    """node_modules/ as package-lock.json has it."""
+    key = build_wheels.content_key([ROOT / "package-lock.json"])
+    stamp = ROOT / "node_modules" / ".inpage-key"
+    with build_wheels.locked("node"):
+        if not (stamp.exists() and stamp.read_text() == key):
+            build_wheels.run("npm", "ci", "--no-audit", "--no-fund")
+            stamp.write_text(key)
+
+
+def python_environment() -> Path:
+    """A virtual environment with the pinned requirements, made once a machine for each version of them."""
+    inputs = REQUIREMENTS.read_bytes() + sys.version.encode() + os.path.realpath(sys.base_prefix).encode()
+    folder = build_wheels.CACHE / f"venv-{hashlib.sha256(inputs).hexdigest()[:16]}"
+    if Path(sys.prefix) == folder:
+        return folder
+    with build_wheels.locked(folder.name, folder.parent):
+        if not (folder / "complete").exists():
+            with build_wheels.reported("the Python environment"):
+                shutil.rmtree(folder, ignore_errors=True)
+                build_wheels.run(sys.executable, "-m", "venv", folder)
+                build_wheels.run(folder / "bin" / "pip", "install", "-q", "-r", REQUIREMENTS)
+                (folder / "complete").touch()
+    return folder

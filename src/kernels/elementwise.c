@@ -8,14 +8,8 @@ void activate(float *y, const float *x, int count, int activation) {
     const Exp2 k = exp2_constants();
     switch (activation) {
         case ACT_GELU: {
-            const Erf e = erf_constants();
-            f32x4 half = splat(0.5f), root = splat(0.70710678f);
-            KEEP(half);
-            KEEP(root);
-            FOR_VECTORS(j, count) {
-                f32x4 v = load_some(x + j, count - j);
-                store_some(y + j, v * half * (k.one + vec_erf(v * root, k.one, &e)), count - j);
-            }
+            const Gelu g = gelu_constants();
+            FOR_VECTORS(j, count) store_some(y + j, vec_gelu(load_some(x + j, count - j), &g, &k), count - j);
             break;
         }
         case ACT_GELU_TANH: { /* 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u) */

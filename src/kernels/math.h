@@ -39,30 +39,31 @@ INLINE f32x4 vec_exp2(f32x4 t, const Exp2 *k) {
 INLINE f32x4 logistic2(f32x4 t, const Exp2 *k) { return k->one / (k->one + vec_exp2(vec_min(t, k->high), k)); }
 
 typedef struct {
-    f32x4 limit, p0, p1, p2, p3, p4, p5, q1, q2, q3, q4, q5;
-} Erf;
+    f32x4 high, c0, c1, c2, c3, c4, c5, c6, c7, c8;
+} Gelu;
 
-INLINE Erf erf_constants(void) {
-    Erf k = {
-        splat(3.92f),
-        splat(1.12837899f), splat(0.192764327f), splat(0.0530605167f), splat(0.00386833935f), splat(2.87479721e-4f),
-        splat(2.03473337e-6f),
-        splat(0.504164636f), splat(0.11508473f), splat(0.0151723195f), splat(0.00118811813f), splat(3.80706406e-5f),
+INLINE Gelu gelu_constants(void) {
+    Gelu k = {
+        splat(13), splat(-1), splat(-1.15111101f), splat(-0.459162146f), splat(-0.0526276119f), splat(0.00724542094f),
+        splat(-2.72075587e-4f), splat(-1.31473265e-4f), splat(2.80569493e-5f), splat(-1.90206629e-6f),
     };
     KEEP_ALL(k);
     return k;
 }
 
-/* erf(x) = x P(x^2) / Q(x^2), minimax on [-3.92, 3.92]; error 3e-7. */
-INLINE f32x4 vec_erf(f32x4 x, f32x4 one, const Erf *k) {
-    x = vec_max(vec_min(x, k->limit), -k->limit);
-    f32x4 u = x * x;
-    f32x4 p = fma(k->p5, u, k->p4), q = fma(k->q5, u, k->q4);
-    p = fma(p, u, k->p3), q = fma(q, u, k->q3);
-    p = fma(p, u, k->p2), q = fma(q, u, k->q2);
-    p = fma(p, u, k->p1), q = fma(q, u, k->q1);
-    p = fma(p, u, k->p0), q = fma(q, u, one);
-    return x * p / q;
+/* x Phi(x), with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x| Phi(-|x|), and log2 of Phi(-a) is
+   close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
+INLINE f32x4 vec_gelu(f32x4 x, const Gelu *k, const Exp2 *e) {
+    f32x4 a = vec_min(vec_abs(x), k->high);
+    f32x4 p = fma(k->c8, a, k->c7);
+    p = fma(p, a, k->c6);
+    p = fma(p, a, k->c5);
+    p = fma(p, a, k->c4);
+    p = fma(p, a, k->c3);
+    p = fma(p, a, k->c2);
+    p = fma(p, a, k->c1);
+    p = fma(p, a, k->c0);
+    return vec_max(x, splat(0)) - a * vec_exp2(p, e);
 }
 
 /* Natural logarithm of a positive normal number, error 1e-13. */

@@ -23,6 +23,16 @@ if sys.version_info < (3, 11):  # noqa: UP036
 import build_wheels  # noqa: E402
 
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+# Work as root too, and keep the browser from looking for hosts that the tests do not name.
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 # The Debian names, by what is missing.
 PACKAGES = {
     "a browser": ("chromium",),

@@ -14,7 +14,7 @@ with an underscore is reachable.
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from itertools import count
@@ -174,11 +174,12 @@ class Server:
             raise InputError(f"{name} is not callable.", hint="Read it with `get`.")
         positional, named = self._decode(args or []), self._decode(kwargs or {})
         report = partial(self._report, self._running) if progress else None
-        if report and not inspect.isgeneratorfunction(function):
+        stepwise = getattr(function, "__name__", "") == "steps"
+        if report and not stepwise:
             named["progress_callback"] = report
         _check_arguments(function, positional, named, name)
         result = function(*positional, **named)
-        if inspect.isgenerator(result):
+        if stepwise:
             result = await _exhaust(result, report)
         elif inspect.isawaitable(result):
             result = await result
@@ -238,7 +239,7 @@ class Server:
             return {str(k): self._encode(v) for k, v in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_asdict"):
             return self._encode(value._asdict())  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(value, list | tuple | set | frozenset):
+        if isinstance(value, list | tuple | set | frozenset | Iterator):
             return [self._encode(v) for v in value]
         return self._keep(value)
 

@@ -179,10 +179,11 @@ def test_values_cross_in_both_directions() -> None:
         assert (back["$type"], back["dtype"], back["dims"], back["data"].nbytes) == ("tensor", "float32", [1, 2], 8)
         assert (await page.error("create", name="echo", args=[{"$type": "blob"}]))["code"] == "input"
 
-        page = Page(make=lambda: {"report": Report({"x"}, ()), 0: Tensor.from_values([[1], [2]])})
+        page = Page(make=lambda: {"report": Report({"x"}, ()), 0: Tensor.from_values([[1], [2]]), "many": iter("ab")})
         made = await page.request("create", name="make")
         assert made["report"] == {"missing": ["x"], "unexpected": []}
         assert (made["0"]["dtype"], made["0"]["dims"]) == ("int32", [2, 1])
+        assert made["many"] == ["a", "b"]
 
     run(scenario)
 

@@ -243,13 +243,10 @@ def test_long_texts_are_cut_unless_that_is_refused(classify: Any, extract: Any) 
 
 
 def test_the_side_of_a_pair_that_is_cut(classify: Any) -> None:
-    pair = {"text": "a film " * 30, "text_pair": "The food was terrible. " * 20}
+    pair = {"text": "the dog " * 20, "text_pair": "a fox " * 20}
     found = [classify(pair, top_k=None, truncation=side) for side in ("longest_first", "only_first", "only_second")]
-    assert not close(found[1], found[2])
-    assert close(found[2], classify({"text": "a film " * 30, "text_pair": "The food was terrible"}, top_k=None)) in (
-        True,
-        False,
-    )
+    assert not any(close(one, other) for one, other in itertools.combinations(found, 2))
+    assert close(classify(pair, top_k=None), found[0])
 
 
 def test_special_tokens_can_be_left_out(extract: Any) -> None:
@@ -486,7 +483,9 @@ def test_options_of_answers(answer: Any) -> None:
     assert [a["score"] for a in several] == sorted((a["score"] for a in several), reverse=True)
     assert len(several) == 4
     short = answer(question, CONTEXT, max_answer_len=1, top_k=20, align_to_words=False)
-    assert all(len(answer.tokenizer(a["answer"])["input_ids"]) <= 3 for a in short)
+    tokens = {tuple(span) for span in answer.tokenizer(CONTEXT, verbose=False).encodings[0].offsets}
+    assert len(short) > 2
+    assert {(a["start"], a["end"]) for a in short} <= tokens
     assert not close(answer(question, CONTEXT, max_seq_len=30), answer(question, CONTEXT))
     assert not close(answer(question, CONTEXT, doc_stride=4), answer(question, CONTEXT))
     words = answer(question, CONTEXT, top_k=12)
@@ -503,11 +502,12 @@ def test_long_questions(answer: Any) -> None:
     question = "who wrote the play " * 20
     with pytest.raises(InputError, match="max_question_len"):
         answer(question, CONTEXT)
-    cut = answer(question, CONTEXT, max_question_len=4)
+    tokens = len(answer.tokenizer("who wrote the play", add_special_tokens=False)["input_ids"])
+    cut = answer(question, CONTEXT, max_question_len=tokens)
     assert close(cut, answer("who wrote the play", CONTEXT))
-    assert answer("who wrote the play " * 7, CONTEXT)["answer"]  # little room: the default stride gives way
+    assert answer("who wrote the play " * 5, CONTEXT)["answer"]  # little room: the default stride gives way
     with pytest.raises(InputError, match="doc_stride"):
-        answer("who wrote the play " * 7, CONTEXT, doc_stride=40)
+        answer("who wrote the play " * 5, CONTEXT, doc_stride=40)
 
 
 # zero-shot-classification
@@ -609,12 +609,30 @@ def test_a_loaded_model_stays_the_callers() -> None:
 
 def test_a_disposed_pipeline_refuses_to_work() -> None:
     pipe = pipeline("text-classification", str(ENCODERS / "bert-cls"))
-    executor = pipe.model.executor
+    steps = pipe.steps(TEXTS, batch_size=1)
+    next(steps)
     pipe.dispose()
     pipe.dispose()
-    assert executor.users == 0 or executor.used_bytes >= 0
-    with pytest.raises(DisposedError, match="text-classification"):
-        pipe("good")
+    for work in (lambda: next(steps), lambda: pipe("good")):
+        with pytest.raises(DisposedError, match="text-classification"):
+            work()
+
+
+def test_disposing_gives_all_kernel_memory_back(classify: Any) -> None:
+    executor = classify.model.executor
+    model = AutoModelForSequenceClassification.from_pretrained(str(ENCODERS / "bert-cls"))
+    used = []
+    for _ in range(3):  # the first round makes the arena as large as it gets
+        with pipeline("text-classification", str(ENCODERS / "bert-cls")) as pipe:
+            pipe(TEXTS)
+        with pipeline("text-classification", model, tokenizer=classify.tokenizer) as pipe:
+            pipe(TEXTS)
+            assert executor.used_bytes > min(used, default=0)
+        used.append(executor.used_bytes)
+    assert used[1] == used[2]
+    model.dispose()
+    with pytest.raises(DisposedError):
+        pipeline("text-classification", model, tokenizer=classify.tokenizer)
 
 
 def test_events_end_with_ready_and_totals_cover_all_files() -> None:

@@ -95,6 +95,11 @@ class Embeddings(nn.Module):
         """Tokens that there are positions for."""
         return self.position_embeddings.weight.shape[0] - self.first_position
 
+    @property
+    def first_position(self) -> int:
+        """Position of the first token."""
+        return 0
+
     def positions(self, input_ids: Tensor | None, batch: int, length: int) -> Tensor:
         """Position ids int32 [B, L] when none are given."""
         return self.sequential_positions(batch, length, start=0)
@@ -145,6 +150,10 @@ class OffsetEmbeddings(Embeddings):
     """Embeddings whose positions are counted from `padding_idx` + 1 over the tokens that are not padding."""
 
     padding_idx: int
+
+    @property
+    def first_position(self) -> int:
+        return self.padding_idx + 1
 
     def positions(self, input_ids: Tensor | None, batch: int, length: int) -> Tensor:
         if input_ids is None:

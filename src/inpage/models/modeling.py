@@ -110,17 +110,9 @@ class PreTrainedModel(nn.Module, Awaitable):
         )
         return outputs if (config.return_dict if return_dict is None else return_dict) else outputs.to_tuple()
 
-    def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`program.jit` on this model's executor, for functions that call `forward`; freed with the model."""
-        recorded = record_on_first_call(function, self.executor)
-        self._programs.append(recorded)
-
-        def run(**arguments: Any) -> Any:
-            if self._executor is None:
-                return self.executor  # raises
-            return recorded(**arguments)
-
-        return run
+    def jit(self, function: Callable[..., Any]) -> "ModelFunction":
+        """`program.jit` on this model's executor, for functions that call `forward`. Freed with the model."""
+        return ModelFunction(self, function)
 
     def prepare_inputs(self, named: Mapping[str, Any]) -> dict[str, Tensor]:
         """Host tensors of the inputs that are not None, in the order in which the model declares them.
@@ -168,6 +160,26 @@ class PreTrainedModel(nn.Module, Awaitable):
         if name in self.label_names:
             return Tensor.from_values(value)
         return Tensor.from_values(value, "float32" if name == "inputs_embeds" else "int32")
+
+
+class ModelFunction:
+    """A recorded function over a model's weights; what `PreTrainedModel.jit` returns."""
+
+    def __init__(self, model: PreTrainedModel, function: Callable[..., Any]) -> None:
+        self._model = model
+        self._recorded = record_on_first_call(function, model.executor)
+        model._programs.append(self._recorded)
+
+    def __call__(self, **arguments: Any) -> Any:
+        """As `program.Recorded`. Raises DisposedError once the model is gone."""
+        _ = self._model.executor
+        return self._recorded(**arguments)
+
+    def dispose(self) -> None:
+        """Free the programs."""
+        self._recorded.dispose()
+        if self._recorded in self._model._programs:
+            self._model._programs.remove(self._recorded)
 
 
 class LoadedWithInfo(tuple[PreTrainedModel, dict[str, Any]], Awaitable):

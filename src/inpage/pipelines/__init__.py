@@ -30,6 +30,8 @@ _TASK_OF_ARCHITECTURE = {
     "ForTokenClassification": "token-classification",
     "Model": "feature-extraction",
 }
+# What every load reads, so that the total is known from the first event on.
+_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors")
 
 
 def pipeline(
@@ -97,6 +99,7 @@ async def _load(
     """The pipeline of a repository, model and tokenizer loaded at once, their progress counted together."""
     from ..hub import Progress, Repository
     from ..models import auto
+    from ..models.modeling import load
     from ..processing.tokenizer import AutoTokenizer
 
     progress = Progress.of(progress_callback)
@@ -104,10 +107,11 @@ async def _load(
     if task is None:
         task = _task_of((await repository.json("config.json")).get("architectures") or [])
     chosen = pipeline_class(task)
+    await repository.expect(*_FILES)
     models: list[Any] = []
 
     async def load_model() -> None:
-        models.append(await getattr(auto, chosen.head)._from_pretrained(repository, **loading))
+        models.append(await load(getattr(auto, chosen.head).class_for, repository, **loading))
 
     async def load_tokenizer() -> Any:
         if tokenizer is not None and not isinstance(tokenizer, str):

@@ -5,8 +5,9 @@ more *rows* of it, token sequences for the model. Rows of all items of a call ar
 spent on padding, and what the model says of an item's rows is decoded into the item's result.
 """
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import islice
@@ -93,7 +94,7 @@ class Pipeline(ABC, Awaitable):
         self.tokenizer = tokenizer
         self._owns_model = owns_model
         self._disposed = False
-        self._run: Callable[..., Any] = model.jit(self.forward)
+        self._run = model.jit(self.forward)
 
     # The call
 
@@ -127,8 +128,9 @@ class Pipeline(ABC, Awaitable):
         return make_options(self.options_class, {**self.defaults, **given}, self.task)
 
     def dispose(self) -> None:
-        """Free the model (unless the caller loaded it). The pipeline cannot be used any more."""
+        """Free the programs, and the model unless the caller loaded it. The pipeline cannot be used any more."""
         self._disposed = True
+        self._run.dispose()
         if self._owns_model:
             self.model.dispose()
 
@@ -182,6 +184,7 @@ class Pipeline(ABC, Awaitable):
             "add_special_tokens": options.add_special_tokens,
             "truncation": options.truncation,
             "max_length": length if options.truncation else None,
+            "verbose": False,  # what is too long raises
         }
         return self.tokenizer(texts, pairs, **{**arguments, **more})
 
@@ -224,7 +227,8 @@ class Pipeline(ABC, Awaitable):
     @property
     def max_positions(self) -> int:
         """Tokens that the model has positions for."""
-        return self.model.max_positions
+        limit = self.model.max_positions
+        return sys.maxsize if limit is None else limit
 
     @property
     def max_length(self) -> int:

@@ -132,7 +132,7 @@ class QuestionAnsweringPipeline(Pipeline):
 
     def _fit_question(self, question: str, length: int, options: QuestionAnsweringOptions) -> tuple[str, int]:
         """The question, cut if asked for, and how many tokens are left for the context."""
-        encoding = self.tokenizer([question], add_special_tokens=False).encodings[0]
+        encoding = self.tokenizer([question], add_special_tokens=False, verbose=False).encodings[0]
         tokens = len(encoding.ids)
         if options.max_question_len is not None and tokens > options.max_question_len:
             tokens = options.max_question_len

@@ -6,7 +6,7 @@ The public names are imported on first use, so that importing the package costs 
 from importlib import import_module
 from typing import Any
 
-from .env import env  # not lazily: importing the module `inpage.env` would put it in the place of the object
+from .env import env as env  # not lazily: importing the module `inpage.env` would put it in the place of the object
 
 __version__ = "0.1.0"
 

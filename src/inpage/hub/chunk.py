@@ -9,7 +9,7 @@ from ..runtime import IN_PYODIDE
 
 
 class Chunk:
-    """Bytes as they arrived. `raw` is a memoryview (CPython) or a JavaScript Uint8Array (Pyodide); not to be changed."""
+    """Bytes as they arrived. `raw` is a memoryview (CPython) or a JavaScript Uint8Array (Pyodide); do not change it."""
 
     __slots__ = ("nbytes", "raw")
 

@@ -35,10 +35,14 @@ class Location:
         return os.path.join(self.base, *filename.split("/")) if self.on_disk else self.base + quote(filename)
 
 
+def stays_inside(path: str) -> bool:
+    """Whether `path` is a relative path of plain names with "/" between them."""
+    return not _CONTROL.search(path) and not any(part in ("", ".", "..") for part in path.split("/"))
+
+
 def check_path(path: str, what: str = "file name") -> str:
-    """`path` itself if it is a relative path of plain names with "/" between them; else `InputError`."""
-    parts = path.split("/")
-    if _CONTROL.search(path) or any(part in ("", ".", "..") for part in parts):
+    """`path` itself if it stays inside the folder it is relative to; else `InputError`."""
+    if not stays_inside(path):
         raise InputError(
             f"{what} {path!r} does not stay inside the repository.",
             hint="Expected a relative path of plain names.",
@@ -135,9 +139,12 @@ def _is_path(name: str) -> bool:
 
 def _disk_folder(name: str) -> str | None:
     """The folder on disk that `name` means, if there is one."""
-    candidates = [os.path.expanduser(name) if not IN_PYODIDE else name]
-    if not _is_path(name):
-        candidates.insert(0, env.local_model_path.rstrip("/") + "/" + name)
+    if _is_path(name):
+        candidates = [name if IN_PYODIDE else os.path.expanduser(name)]
+    elif stays_inside(name):
+        candidates = [env.local_model_path.rstrip("/") + "/" + name, name]
+    else:
+        candidates = []
     for candidate in candidates:
         path = host_folder(candidate) if IN_NODE else candidate
         if path is not None and os.path.isdir(path):

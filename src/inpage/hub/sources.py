@@ -87,6 +87,8 @@ class WebFile:
         size = found[1].size if found else self._size
         if stop is not None and size is not None and stop >= size:
             stop = None
+        if stop is not None and start >= stop:
+            return
         if found:
             try:
                 async for chunk in self._stored(*found, start, stop):

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..env import IN_BROWSER, IN_NODE, env
@@ -42,7 +42,7 @@ class Manifest:
     complete: bool = False
     absent: bool = False  # the repository has no such file
     size: int | None = None
-    segment: int = SEGMENT
+    segment: int = field(default_factory=lambda: SEGMENT)
     segments: int = 0
     etag: str | None = None
     validator: str | None = None
@@ -68,7 +68,7 @@ class Manifest:
         """None for what another version, or a broken disk, left behind."""
         try:
             values = json.loads(data)
-            return cls(**{field.name: values[field.name] for field in fields(cls)})
+            return cls(**{each.name: values[each.name] for each in fields(cls)})
         except (ValueError, KeyError, TypeError):
             return None
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from .errors import AbortError, ConfigError, DisposedError, InpageError, InputError
 from .tensor import Tensor
@@ -180,7 +180,7 @@ class Server:
         _check_arguments(function, positional, named, name)
         result = function(*positional, **named)
         if stepwise:
-            result = await _exhaust(result, report)
+            result = await _exhaust(cast(Generator[Any, Any, Any], result), report)
         elif inspect.isawaitable(result):
             result = await result
         return self._keep(result) if keep else self._encode(result)
@@ -332,8 +332,9 @@ def _plain(value: Any) -> Any:
 
 def connect(post: Any) -> Callable[[Any], None]:
     """Serve the page from a Pyodide worker: `post` takes a JS message; give what comes from the page to the result."""
-    from js import Object  # pyright: ignore[reportMissingImports]
-    from pyodide import ffi  # pyright: ignore[reportMissingImports]
+    import js  # pyright: ignore[reportMissingImports]
+
+    from pyodide import ffi  # pyright: ignore
 
     from . import runtime
 
@@ -341,7 +342,7 @@ def connect(post: Any) -> Callable[[Any], None]:
     tasks: set[asyncio.Task[None]] = set()
 
     def send(message: Message) -> None:
-        post(ffi.to_js(message, dict_converter=Object.fromEntries, create_pyproxies=False))
+        post(ffi.to_js(message, dict_converter=js.Object.fromEntries, create_pyproxies=False))
 
     def receive(message: Any) -> None:
         task = asyncio.ensure_future(server.handle(message.to_py()))

@@ -298,7 +298,7 @@ def layer_norm_cases() -> Iterator[Case]:
 def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, kv_heads: int = 0, mask: str = "no",
                    bias: str = "no", causal: int = 0, fused: bool = False, scale: float = 0.0,
                    spread: float = 1.0, label: str = "") -> Case:  # fmt: skip
-    """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v lie side by side, as one projection gives them."""
+    """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v side by side, as one projection gives them."""
     kv_heads = kv_heads or heads
     scale = scale or head_dim**-0.5
     widths = (heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
@@ -437,9 +437,11 @@ def softmax_cases() -> Iterator[Case]:
 
 def activation_cases() -> Iterator[Case]:
     special = [0.0, -0.0, 1e-30, -1e-30, 1e-6, 88.0, -88.0, 104.0, -104.0, 1e4, -1e4, 3e38, -3e38]
-    for name, count in product(ACTIVATIONS, (1, 7, 64, 1003)):
-        yield activation_case(name, f"{name}-{count}", normal(count, scale=3.0), 2e-6)
+    for name, count in product(ACTIVATIONS, (1, 2, 3, 7, 64, 1003)):
+        yield activation_case(name, f"{name}-{count}", abs(normal(count, scale=3.0)), 2e-6)
     for name in ACTIVATIONS:
+        # Where 1 + erf(x) cancels, and away from the positive results, which would hide the error.
+        yield activation_case(name, f"{name}-tail", np.linspace(-9, 0, 403, dtype=np.float32), 4e-6)
         # Away from the large ones, which would hide the error of the small ones.
         yield activation_case(name, f"{name}-small", normal(203, scale=0.01), 4e-6)
         yield activation_case(name, f"{name}-special", np.array(special, np.float32), 1e-6)
@@ -711,6 +713,22 @@ def fill_cases() -> Iterator[Case]:
     for count, value in ((1, 0.0), (7, -1.5), (1000, 3.25)):
         expected = np.full(count, value, np.float32)
         yield Case("fill", f"{count}-{value}", {}, {"y": expected}, {"count": count, "value": value}, 0)
+
+
+def benchmark_cases() -> list[Case]:
+    """What the kernel benchmark times: the shapes of MiniLM (384 wide) and of BERT base (768) at several lengths."""
+    shapes = [(1, 384, 384), (8, 384, 384), (16, 1536, 384), (32, 384, 1536), (128, 384, 384), (128, 1536, 384),
+              (128, 384, 1536), (256, 768, 768), (256, 3072, 768), (1024, 384, 384)]  # fmt: skip
+    return [
+        *(linear_case(*shape, bias=True, label="x".join(map(str, shape))) for shape in shapes),
+        linear_case(128, 1536, 384, bias=True, activation="gelu", label="128x1536x384-gelu"),
+        linear_case(128, 384, 384, bias=True, residual=True, label="128x384x384-residual"),
+        *(attention_case(1, 12, n, n, 32, mask="right", label=f"12x{n}x{n}x32") for n in (16, 128, 256)),
+        attention_case(1, 12, 128, 128, 64, mask="right", label="12x128x128x64"),
+        *(case for case in layer_norm_cases() if case.label == "4x384-residual"),
+        activation_case("gelu", "gelu-49152", normal(49152, scale=3.0), 2e-6),
+        activation_case("tanh", "tanh-49152", normal(49152, scale=3.0), 2e-6),
+    ]
 
 
 def all_cases() -> list[Case]:

@@ -46,13 +46,15 @@ def test_every_op_has_a_case() -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_case(executor: Executor, case: Case) -> None:
-    assert not case.errors(*run_job(executor, case.job()))
+    errors = case.errors(*run_job(executor, case.job()))
+    assert errors == []
 
 
 @pytest.mark.parametrize("chunks", [2, 7])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_case_in_parts(case: Case, chunks: int, relaxed: Executor) -> None:
-    assert not case.errors(*run_job(relaxed, case.job(chunks)))
+    errors = case.errors(*run_job(relaxed, case.job(chunks)))
+    assert errors == []
 
 
 def random_normal(executor: Executor, seed: int, count: int = 20_001, chunks: int = 1) -> np.ndarray:

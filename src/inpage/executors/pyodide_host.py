@@ -9,7 +9,7 @@ from ..errors import KernelError
 from .pages import PAGE, out_of_memory
 
 NAME = "javascript"
-MAX_WINDOWS = 64  # making a view costs ten times what a small copy through it does, so some are kept
+MAX_WINDOWS = 16  # making a view costs ten times what a small copy through it does, so some are kept
 
 _compiled: dict[str, Any] = {}
 

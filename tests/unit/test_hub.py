@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,17 @@ from inpage.errors import (
     InputError,
     NetworkError,
 )
-from inpage.hub import Progress, Repository, StoreWarning, delete_cached, find_outdated, list_cached
+from inpage.hub import (
+    Progress,
+    Repository,
+    StoreWarning,
+    delete_cached,
+    find_outdated,
+    list_cached,
+    transport,
+    urllib3_client,
+)
 from inpage.hub import store as store_module
-from inpage.hub import transport, urllib3_client
 from inpage.runtime import finish
 from tests.faults import FaultyServer, faulty_server
 
@@ -312,7 +321,7 @@ def test_refusals(repository: Any, fault: str, error: type[Exception]) -> None:
         with pytest.raises(error) as caught:
             ask(repository(fault), file)
         assert caught.value.details["url"].endswith(file)  # pyright: ignore[reportAttributeAccessIssue]
-    assert not [entry for entry in list_cached()]
+    assert list_cached() == []
 
 
 def test_an_overloaded_server_is_asked_again(repository: Any) -> None:
@@ -503,9 +512,9 @@ def check_progress(events: list[dict[str, Any]], sizes: dict[str, int]) -> None:
         *([event for event in events if event.get("file") == file and "progress" in event] for file in sizes),
         [event for event in events if event["status"] == "progress_total"],
     ]:
-        for before, after in zip(steps, steps[1:], strict=False):
+        for before, after in pairwise(steps):
             assert before["progress"] <= after["progress"] and before["loaded"] <= after["loaded"]
-        assert all(0 <= step["progress"] <= 100 and 0 <= step["loaded"] for step in steps)
+        assert all(0 <= step["progress"] <= 100 and step["loaded"] >= 0 for step in steps)
 
 
 @pytest.mark.parametrize("fault", ["ok", "cut", "no-range", "redirect"])

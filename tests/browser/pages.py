@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from inpage.serve import Handler, Server, Site
+from tests.browser.conftest import RUNTIME
 from web.demo import build_site
 
 BLANK = "blank.html"
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def serve_site(
 ) -> Iterator[str]:
     """URL of a server of `folder`, into which the site's files are laid, and of models by name."""
     if files:
-        build_site(folder, ROOT / "dist" / "runtime", {})
+        build_site(folder, RUNTIME, {})
     (folder / BLANK).write_text("<!doctype html><title>Blank</title>")
     site = Site(str(folder), {name: str(path) for name, path in models.items()}, isolation)
     with Server(site, quiet=True, handler=handler) as server:

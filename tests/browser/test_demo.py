@@ -1,15 +1,14 @@
 """The demo page as visitors use it: by mouse, by keyboard, a second time, and without leaving the host."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import models
+from tests.browser.conftest import RUNTIME
 from web import demo
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 LOADING = 120_000  # milliseconds
 BICYCLE = {
     "Patch kits have got better, but finding the hole is still the hard part.",
@@ -21,7 +20,7 @@ BICYCLE = {
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("demo") / "site"
-    site = demo.build_site(folder, ROOT / "dist" / "runtime", {demo.MODEL: models.path(demo.MODEL)})
+    site = demo.build_site(folder, RUNTIME, {demo.MODEL: models.path(demo.MODEL)})
     with demo.serve(site) as address:
         yield address
 

@@ -14,11 +14,12 @@ from inpage import AutoModel, AutoTokenizer, pipeline
 from inpage.env import env
 from inpage.serve import Handler
 from tests import models
+from tests.browser.conftest import GOLDEN
 from tests.browser.pages import Opened, open_page, serve_site
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 BERT = "golden/bert-base"
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "encoders"
+ENCODERS = GOLDEN / "encoders"
 TEXTS = ["A cat sat on the mat.", "It was raining.", "Ünïcode, 你好"]
 
 
@@ -37,7 +38,7 @@ class SlowHandler(Handler):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folders = {MINILM: models.path(MINILM), **{f"golden/{f.name}": f for f in GOLDEN.iterdir() if f.is_dir()}}
+    folders = {MINILM: models.path(MINILM), **{f"golden/{f.name}": f for f in ENCODERS.iterdir() if f.is_dir()}}
     with serve_site(tmp_path_factory.mktemp("site"), folders, handler=SlowHandler) as url:
         yield url
 
@@ -111,7 +112,7 @@ def test_model_and_tokenizer_work_apart(page: Opened) -> None:
         name=BERT,
         texts=TEXTS,
     )
-    folder = str(GOLDEN / "bert-base")
+    folder = str(ENCODERS / "bert-base")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
     inputs = tokenizer(TEXTS, padding=True)
     assert got["inputs"] == {name: inputs[name] for name in inputs}
@@ -158,7 +159,7 @@ def test_tasks_give_plain_values(page: Opened) -> None:
         ("bert-mlm", "fill-mask", lambda pipe: pipe("a [MASK] b", top_k=2), "filled"),
         ("bert-qa", "question-answering", lambda pipe: [pipe("a?", "b c d")] * 2, "answers"),
     ):
-        with pipeline(task, str(GOLDEN / name)) as pipe:
+        with pipeline(task, str(ENCODERS / name)) as pipe:
             assert_alike(got[key], call(pipe))
 
 
@@ -422,7 +423,7 @@ def test_terminate_ends_all_and_the_next_call_starts_anew(browser: Any, site: st
 
 def test_without_isolation_headers(browser: Any, tmp_path: Path) -> None:
     with (
-        serve_site(tmp_path / "site", {BERT: GOLDEN / "bert-base"}, isolation=False) as url,
+        serve_site(tmp_path / "site", {BERT: ENCODERS / "bert-base"}, isolation=False) as url,
         open_page(browser, url) as page,
     ):
         shown = page.run(

@@ -123,7 +123,8 @@ async function embed(texts, signal, report = (/** @type {number} */ _done, /** @
   const missing = [...new Set(texts)].filter((text) => !vectors.has(text));
   if (!missing.length) return;
   const started = performance.now();
-  const progress_callback = (/** @type {any} */ event) => report(event.done, event.total);
+  const progress_callback = (/** @type {import("./inpage.js").ProgressEvent} */ event) =>
+    event.status === "run" && report(event.done, event.total);
   const { data, dims } = await extract(missing, { ...OPTIONS, signal, progress_callback });
   const each = (performance.now() - started) / missing.length;
   showFact("speed", `${each < 10 ? each.toFixed(1) : Math.round(each)} ms`, missing.length > 1 ? `a text, ${missing.length} at once` : "for a query");

@@ -11,17 +11,60 @@
  * does not exist raises; none is ignored.
  */
 
-/** Where a call stands. Which fields there are depends on `status`; others may come with later versions. */
-export type ProgressEvent =
-  /** The worker starts; percent. Sent to the calls that wait for it. */
-  | { status: "boot"; name: string; progress: number }
-  /** Files of a model, with the fields of transformers.js; `cached` tells that this browser's store has the file. */
-  | { status: "initiate" | "download" | "done"; name: string; file: string; [field: string]: any }
-  | { status: "progress"; name: string; file: string; progress: number; loaded: number; total: number; [field: string]: any }
-  | { status: "progress_total"; name: string; progress: number; loaded: number; total: number; [field: string]: any }
-  | { status: "ready"; [field: string]: any }
-  /** A pipeline computes: items done of all, and percent. */
-  | { status: "run"; done: number; total: number; progress: number };
+/** Where a call stands. Percentages (`progress`) never fall. Later versions may add fields. */
+export type ProgressEvent = BootEvent | FileEvent | FileProgressEvent | TotalProgressEvent | ReadyEvent | RunEvent;
+
+/** The worker starts. Sent to all calls that wait for it. */
+export interface BootEvent {
+  status: "boot";
+  name: "pyodide" | "packages" | "inpage" | "ready";
+  progress: number;
+}
+
+/** A file of a model, as in transformers.js; `cached`: it comes from this browser's store. */
+export interface FileEvent {
+  status: "initiate" | "download" | "done";
+  name: string;
+  file: string;
+  cached: boolean;
+}
+
+export interface FileProgressEvent {
+  status: "progress";
+  name: string;
+  file: string;
+  progress: number;
+  loaded: number;
+  /** 0 while the host does not state the length. */
+  total: number;
+  cached: boolean;
+}
+
+/** All files of a load together; `cached`: all so far come from this browser's store. */
+export interface TotalProgressEvent {
+  status: "progress_total";
+  name: string;
+  progress: number;
+  loaded: number;
+  total: number;
+  files: Record<string, { loaded: number; total: number }>;
+  cached: boolean;
+}
+
+/** A pipeline can be used. */
+export interface ReadyEvent {
+  status: "ready";
+  task: string;
+  model: string;
+}
+
+/** A pipeline computes: items done of all. */
+export interface RunEvent {
+  status: "run";
+  done: number;
+  total: number;
+  progress: number;
+}
 
 /** Options of every call. They stay in the page. */
 export interface CallOptions {

@@ -31,7 +31,7 @@ class Golden:
         for name, stored in self.description.get("alias", {}).items():
             self._arrays[name] = self._arrays[stored]
 
-    def inputs(self, case: str) -> dict[str, Array]:
+    def inputs(self, case: str) -> dict[str, Any]:
         return self._named(f"{case}/in.")
 
     def outputs(self, case: str) -> dict[str, Array]:

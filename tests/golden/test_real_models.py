@@ -51,7 +51,9 @@ def test_batch_of_sentences(minilm: Path) -> None:
     with AutoModel.from_pretrained(str(minilm)) as model:
         run = model.jit(
             lambda attention_mask, **inputs: ops.normalize(
-                ops.pool(model.forward(attention_mask=attention_mask, **inputs).last_hidden_state, attention_mask, "mean")
+                ops.pool(
+                    model.forward(attention_mask=attention_mask, **inputs).last_hidden_state, attention_mask, "mean"
+                )
             )
         )
         found = np.asarray(run(**model.prepare_inputs({"input_ids": ids, "attention_mask": mask})))
@@ -79,12 +81,14 @@ def test_masked_words() -> None:
     folder = models.path(SPLADE)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     rows = _reference("splade-bert-tiny-mlm")["fill_mask"]
+    mask = tokenizer.token_to_id("[MASK]")
     assert rows
+    assert mask is not None
     with AutoModelForMaskedLM.from_pretrained(str(folder)) as model:
         for row in rows:
             encoding = tokenizer.encode(row["text"])
             ids = encoding.ids[: sum(encoding.attention_mask)]
-            logits = np.asarray(model(input_ids=[ids]).logits, np.float64)[0, ids.index(tokenizer.token_to_id("[MASK]"))]
+            logits = np.asarray(model(input_ids=[ids]).logits, np.float64)[0, ids.index(mask)]
             probabilities = np.exp(logits - logits.max())
             probabilities /= probabilities.sum()
             expected = row["top"]

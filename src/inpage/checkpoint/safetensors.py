@@ -91,7 +91,7 @@ def _info(entry: Any, name: str, file: str, base: int) -> TensorInfo:
         found = sorted(entry) if isinstance(entry, dict) else type(entry).__name__
         raise _broken(file, f"describes {name!r} wrongly", "dtype, shape and data_offsets", str(found))
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in BITS:
+    if not isinstance(dtype, str) or dtype not in BITS:
         raise _broken(file, f"gives {name!r} an unknown dtype", f"one of {', '.join(BITS)}", repr(dtype))
     if not _counts(shape):
         raise _broken(file, f"gives {name!r} a malformed shape", "a list of non-negative integers", repr(shape)[:100])
@@ -99,9 +99,8 @@ def _info(entry: Any, name: str, file: str, base: int) -> TensorInfo:
         raise _broken(file, f"gives {name!r} malformed offsets", "[begin, end], begin <= end", repr(offsets)[:100])
     bits, nbytes = prod(shape) * BITS[dtype], offsets[1] - offsets[0]
     if bits != 8 * nbytes:
-        raise _broken(
-            file, f"gives {name!r} offsets that disagree with {dtype} {shape}", f"{bits / 8:g} bytes", f"{nbytes}"
-        )
+        expected = f"{bits / 8:g} bytes" if bits < 2**64 else "fewer elements"
+        raise _broken(file, f"gives {name!r} offsets that disagree with its dtype and shape", expected, f"{nbytes}")
     return TensorInfo(dtype, tuple(shape), base + offsets[0], base + offsets[1])
 
 

@@ -1,0 +1,103 @@
+"""Merges what class, files and caller say into the settings of a tokenizer."""
+
+from typing import Any
+
+from ..errors import ConfigError, InputError
+from .tokenizer_classes import BYTE_LEVEL_OPTIONS, SPECIAL_TOKENS, WORDPIECE_OPTIONS, Config
+from .tokenizer_files import TokenizerFiles
+
+SETTINGS = (
+    *SPECIAL_TOKENS,
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "chat_template",
+    "clean_up_tokenization_spaces",
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    "extra_special_tokens",
+    "model_input_names",
+    "model_max_length",
+    "padding_side",
+    "split_special_tokens",
+    "truncation_side",
+)
+OVERRIDES = (*SETTINGS, *WORDPIECE_OPTIONS, *BYTE_LEVEL_OPTIONS, "add_bos_token", "add_eos_token")
+
+
+def merge_settings(files: TokenizerFiles, backend: Any, overrides: Config) -> Config:
+    """What the files and the caller say, the later of class, tokenizer.json, its two companions and the caller winning.
+
+    The result has the keys of `SETTINGS`, and named tokens of the model's own. Raises InputError for an override that
+    is no setting.
+    """
+    check_settings(overrides, OVERRIDES)
+    config, tokens = dict(files.config), dict(files.special_tokens_map)
+    if files.chat_template is not None:
+        config["chat_template"] = files.chat_template
+    if "max_len" in config:
+        config.setdefault("model_max_length", config["max_len"])
+    settings = {
+        **_known_defaults(files.class_defaults, backend),
+        **_settings_of(backend),
+        **config,
+        **tokens,
+        **overrides,
+    }
+    extra: list[Any] = []
+    for source in (overrides,) if _extra_tokens(overrides) else (config, tokens):
+        listed = _extra_tokens(source)
+        if isinstance(listed, dict):  # named ones
+            settings |= listed
+        else:
+            extra += [token for token in listed if token_text(token) not in map(token_text, extra)]
+    settings["extra_special_tokens"] = extra
+    settings.pop("additional_special_tokens", None)
+    return {name: value for name, value in settings.items() if name in SETTINGS or _is_named_token(name, value)}
+
+
+def _known_defaults(defaults: Config, backend: Any) -> Config:
+    """Defaults of a class, without special tokens that are not in this vocabulary."""
+    return {
+        name: value
+        for name, value in defaults.items()
+        if name not in SPECIAL_TOKENS or backend.token_to_id(value) is not None
+    }
+
+
+def _settings_of(backend: Any) -> Config:
+    """Settings that tokenizer.json itself holds."""
+    settings: Config = {}
+    if backend.truncation:
+        settings["truncation_side"] = backend.truncation["direction"]
+    if backend.padding:
+        settings |= {"padding_side": backend.padding["direction"], "pad_token": backend.padding["pad_token"]}
+    return settings
+
+
+def _extra_tokens(config: Config) -> Any:
+    return config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+
+
+def _is_named_token(name: str, value: Any) -> bool:
+    """True for tokens such as `image_token`, which a model names beyond the common ones."""
+    return name.endswith("_token") and not isinstance(value, bool | int | float | None)
+
+
+def token_text(token: Any) -> str:
+    """Text of a token given as str, as `AddedToken` or as its JSON form."""
+    text = token.get("content") if isinstance(token, dict) else getattr(token, "content", token)
+    if not isinstance(text, str):
+        raise ConfigError(f"A special token is a string or an object with `content`, not {token!r}.")
+    return text
+
+
+def named_tokens(settings: Config) -> dict[str, str]:
+    """Texts of the named special tokens by name, the common ones first."""
+    names = (*SPECIAL_TOKENS, *(name for name in settings if _is_named_token(name, settings[name])))
+    return {name: token_text(settings[name]) for name in names if settings.get(name) is not None}
+
+
+def check_settings(given: Config, known: tuple[str, ...]) -> None:
+    """Raise InputError for settings that tokenizers do not have."""
+    for name in given:
+        if name not in known and not name.endswith("_token"):
+            raise InputError(f"Tokenizers have no setting {name!r}.", hint=f"There are: {', '.join(sorted(known))}.")

@@ -607,6 +607,60 @@ def test_a_loaded_model_stays_the_callers() -> None:
     model.dispose()
 
 
+def test_where_the_model_comes_from_and_how_it_computes() -> None:
+    expected = {"device": "reference", "attn_implementation": "eager"}
+    with pipeline(
+        "ner", str(ENCODERS), subfolder="bert-ner", device="reference", model_kwargs={"attn_implementation": "eager"}
+    ) as pipe:
+        found = {"device": pipe.model.device, "attn_implementation": pipe.model.config.attn_implementation}
+        assert found == expected
+        assert pipe(TEXTS[1])
+    with pytest.raises(FileNotFoundInRepositoryError):
+        pipeline("ner", "some-organisation/some-model", local_files_only=True)
+    with pytest.raises(FileNotFoundInRepositoryError):
+        pipeline("ner", str(ENCODERS / "bert-ner"), tokenizer="some-organisation/other", local_files_only=True)
+    with pytest.raises(InputError, match="revision"):
+        pipeline("ner", str(ENCODERS / "bert-ner"), revision="v2")
+    with pytest.raises((InputError, UnsupportedError), match="fp7"):
+        pipeline("ner", str(ENCODERS / "bert-ner"), dtype="fp7")
+    for name in ("dtype", "revision", "output_loading_info"):
+        with pytest.raises(InputError, match=name):
+            pipeline("ner", str(ENCODERS / "bert-ner"), model_kwargs={name: "x"})
+
+
+def test_the_tokenizer_of_another_repository(classify: Any) -> None:
+    other = str(ENCODERS / "distilbert-cls")
+    events: list[dict[str, Any]] = []
+    with pipeline(
+        "text-classification", str(ENCODERS / "bert-cls"), tokenizer=other, progress_callback=events.append
+    ) as pipe:
+        assert pipe.tokenizer.name_or_path == other
+        assert close(pipe(TEXTS), classify(TEXTS))
+    assert [e["progress"] for e in events if e["status"] == "progress_total"][-1] == 100
+
+
+def test_a_model_with_another_head_is_refused(classify: Any, extract: Any) -> None:
+    for task in ("ner", "fill-mask", "question-answering"):
+        with pytest.raises(InputError, match="AutoModelFor"):
+            pipeline(task, classify.model, tokenizer=classify.tokenizer)
+    with pipeline("feature-extraction", classify.model, tokenizer=classify.tokenizer) as base:
+        assert base("the dog").shape == extract("the dog").shape
+
+
+def test_a_failed_load_leaves_nothing_behind(fill: Any, tmp_path: Path) -> None:
+    executor = fill.model.executor
+    used, users = executor.used_bytes, executor.users
+    tokenizer = AutoTokenizer.from_pretrained(str(ENCODERS / "bert-mlm"))
+    tokenizer.mask_token = None
+    with pytest.raises(InputError, match="mask token"):
+        pipeline("fill-mask", str(ENCODERS / "bert-mlm"), tokenizer=tokenizer)
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((ENCODERS / "bert-mlm" / name).read_bytes())
+    with pytest.raises(FileNotFoundInRepositoryError, match="tokenizer"):
+        pipeline("fill-mask", str(tmp_path))
+    assert (executor.used_bytes, executor.users) == (used, users)
+
+
 def test_a_disposed_pipeline_refuses_to_work() -> None:
     pipe = pipeline("text-classification", str(ENCODERS / "bert-cls"))
     steps = pipe.steps(TEXTS, batch_size=1)

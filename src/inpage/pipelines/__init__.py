@@ -31,7 +31,8 @@ _TASK_OF_ARCHITECTURE = {
     "Model": "feature-extraction",
 }
 # What every load reads, so that the total is known from the first event on.
-_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors")
+_MODEL_FILES = ("config.json", "model.safetensors")
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
 def pipeline(
@@ -53,7 +54,7 @@ def pipeline(
 
     task: a key of `TASKS` or `ALIASES`; without it, the task that the model was made for.
     model: hub id, folder or URL of a repository, or a loaded model, which stays the caller's to dispose of.
-    tokenizer: likewise; by default that of the model's repository. A loaded model needs one.
+    tokenizer: a repository (its main revision) or a loaded tokenizer; by default that of the model's repository.
     dtype, device: how and where to compute, as in `AutoModel.from_pretrained`.
     revision, subfolder, token, local_files_only: of the model's repository.
     progress_callback: gets the loading events of all files, at last {"status": "ready", "task", "model"}.
@@ -71,7 +72,13 @@ def pipeline(
             hint='Name a repository, as in pipeline("feature-extraction", "sentence-transformers/all-MiniLM-L6-v2").',
         )
     place = {"revision": revision, "subfolder": subfolder, "token": token, "local_files_only": local_files_only}
-    loading = {**(model_kwargs or {}), "dtype": dtype, "device": device}
+    loading = {"dtype": dtype, "device": device}
+    for name, value in (model_kwargs or {}).items():
+        if name in (*place, *loading, "progress_callback", "output_loading_info"):
+            raise InputError(
+                f"model_kwargs cannot have {name!r}.", hint="pipeline() has its own argument for what it takes."
+            )
+        loading[name] = value
     if isinstance(model, str):
         return resolve(_load(task, model, tokenizer, place, loading, progress_callback, options))
     given = [name for name, value in {**place, **loading}.items() if value not in (None, False, "", "main")]
@@ -107,7 +114,7 @@ async def _load(
     if task is None:
         task = _task_of((await repository.json("config.json")).get("architectures") or [])
     chosen = pipeline_class(task)
-    await repository.expect(*_FILES)
+    await repository.expect(*(_MODEL_FILES if tokenizer is not None else _MODEL_FILES + _TOKENIZER_FILES))
     models: list[Any] = []
 
     async def load_model() -> None:
@@ -116,9 +123,11 @@ async def _load(
     async def load_tokenizer() -> Any:
         if tokenizer is not None and not isinstance(tokenizer, str):
             return tokenizer
-        return await AutoTokenizer._from_pretrained(
-            repository if tokenizer is None else Repository(tokenizer, progress_callback=progress)
-        )
+        source = repository
+        if tokenizer is not None:
+            access = {name: place[name] for name in ("token", "local_files_only")}
+            source = Repository(tokenizer, progress_callback=progress, **access)
+        return await AutoTokenizer._from_pretrained(source)
 
     try:
         tokenizer, _ = await gather(load_tokenizer(), load_model())

@@ -7,6 +7,7 @@ spent on padding, and what the model says of an item's rows is decoded into the 
 
 import sys
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..runtime import Awaitable
-from ..tensor import Tensor
+from ..tensor import Tensor, from_bytes
 
 WINDOW = 256  # items encoded at a time: bounds what tokens of a long list take, and the time between two steps
 BATCH_TOKENS = 512  # tokens in a batch by default: matrix products are at full speed, steps still short
@@ -89,7 +90,12 @@ class Pipeline(ABC, Awaitable):
     def __init__(self, model: Any, tokenizer: Any, *, owns_model: bool = False, **defaults: Any) -> None:
         """`defaults` are options for calls that do not give them."""
         self.defaults = defaults
-        self.options()
+        self.options()  # checks them
+        kind = self.head.removeprefix("AutoModel")
+        if not type(model).__name__.endswith(kind):
+            raise InputError(
+                f"{self.task} needs a model {kind}, not a {type(model).__name__}.", hint=f"Use {self.head}."
+            )
         self.model = model
         self.tokenizer = tokenizer
         self._owns_model = owns_model
@@ -206,12 +212,11 @@ class Pipeline(ABC, Awaitable):
         fill = {"input_ids": self.tokenizer.pad_token_id or 0, "token_type_ids": self.tokenizer.pad_token_type_id}
         tensors: dict[str, Tensor] = {}
         for name in rows[0].inputs:
-            padded: list[list[int]] = []
+            flat = array("i")
             for row in rows:
-                values = list(row.inputs[name])
-                padding = [fill.get(name, 0)] * (length - len(values))
-                padded.append(padding + values if left else values + padding)
-            tensors[name] = Tensor.from_values(padded, "int32")
+                padding = [fill.get(name, 0)] * (length - row.length)
+                flat.extend(padding + row.inputs[name] if left else row.inputs[name] + padding)
+            tensors[name] = from_bytes((len(rows), length), "int32", memoryview(flat))
         return tensors
 
     def unpadded(self, values: Tensor, row: Row) -> Tensor:

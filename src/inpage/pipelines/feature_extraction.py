@@ -40,6 +40,9 @@ class FeatureExtractionPipeline(Pipeline):
 
     With pooling, [1, dim] for a text and [n, dim] for a list of n. Without, [1, tokens, dim] for a text and a list of
     such tensors for a list, as texts differ in length. Pooling and normalisation run in the model's program.
+
+    Models of sentence-transformers say in files of their own what suits them; give it as `pooling`, `normalize` and
+    `max_length`, as in extract(texts, pooling="mean", normalize=True, max_length=256).
     """
 
     task = "feature-extraction"
@@ -47,7 +50,7 @@ class FeatureExtractionPipeline(Pipeline):
     options_class = FeatureExtractionOptions
 
     def forward(self, *, pooling: str | None, normalize: bool, **inputs: Tensor) -> Tensor:
-        features = self.model.forward(**inputs)[0]
+        features = self.model.base_model.forward(**inputs).last_hidden_state
         if pooling:
             features = ops.pool(features, inputs["attention_mask"], pooling)
         return ops.normalize(features) if normalize else features

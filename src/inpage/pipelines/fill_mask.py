@@ -53,10 +53,10 @@ class FillMaskPipeline(Pipeline):
         return rows
 
     def forward(self, *, positions: Tensor, top_k: int | None, **inputs: Tensor) -> Any:
-        logits = self.model.forward(**inputs).logits
-        at_masks = ops.embedding(positions, logits.reshape(-1, logits.shape[-1]))
-        probabilities = ops.softmax(at_masks)
-        return ops.topk(probabilities, min(top_k, logits.shape[-1])) if top_k else probabilities
+        hidden = self.model.base_model.forward(**inputs).last_hidden_state
+        at_masks = ops.embedding(positions, hidden.reshape(-1, hidden.shape[-1]))  # gathers rows
+        probabilities = ops.softmax(self.model.predict(at_masks))
+        return ops.topk(probabilities, min(top_k, probabilities.shape[-1])) if top_k else probabilities
 
     def compute(self, rows: list[Row], options: FillMaskOptions) -> list[list[list[tuple[float, int]]]]:
         inputs = self.inputs(rows)

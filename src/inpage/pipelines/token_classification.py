@@ -111,10 +111,11 @@ class TokenClassificationPipeline(Pipeline):
         self, item: Any, rows: list[Row], outputs: list[list[list[float]]], options: TokenClassificationOptions
     ) -> list[dict[str, Any]]:
         text, starts = (item, None) if isinstance(item, str) else _joined(item, options.delimiter)
+        label = "entity" if options.aggregation_strategy == "none" else "entity_group"
         entities: list[dict[str, Any]] = []
         for row, scores in zip(rows, outputs, strict=True):
             found = self._entities(self._tokens(row, scores, text, starts), options.aggregation_strategy)
-            entities += [e for e in found if (e.get("entity") or e.get("entity_group")) not in options.ignore_labels]
+            entities += [entity for entity in found if entity[label] not in options.ignore_labels]
         return _longest_of_overlapping(entities) if len(rows) > 1 else entities
 
     def _tokens(self, row: Row, scores: list[list[float]], text: str, word_starts: list[int] | None) -> list[_Token]:

@@ -59,6 +59,7 @@ async def _read(repository: "Repository", name: str, start: int, stop: int) -> b
 
 
 async def _read_shards(repository: "Repository", weight_map: dict[str, str]) -> list[CheckpointFile]:
+    await repository.expect(*sorted(set(weight_map.values())))
     files: list[CheckpointFile] = []
     seen: dict[str, str] = {}
     for name in sorted(set(weight_map.values())):

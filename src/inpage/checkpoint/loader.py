@@ -92,12 +92,10 @@ class _Loader:
 
     async def load(self, repository: "Repository", parameters: list[Parameter]) -> None:
         """Place the parameters and fill those that have tasks."""
-        staging_bytes = max((self._staged_bytes(name, info) for name, info in self._needed()), default=0)
-        total = sum(parameter.nbytes for parameter in parameters) + staging_bytes
-        self.executor.free(self.executor.allocate(total))  # grow once, and fail before anything is fetched
         for parameter in parameters:
             parameter.place(self.executor)
-        staging = HeapBlock(self.executor, staging_bytes)
+        staged = (self._staged_bytes(name, info) for name, info in self._needed())
+        staging = HeapBlock(self.executor, max(staged, default=0))
         try:
             for file in self.files:
                 regions = [self._region(name, info, staging) for name, info in self._needed(file)]

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 _LABEL_KEYS = ("num_labels", "id2label", "label2id")
+# Say what a checkpoint is; giving them to from_pretrained would change nothing.
+_FIXED_KEYS = ("architectures", "auto_map", "model_type", "torch_dtype", "transformers_version")
 
 
 class PreTrainedConfig(Awaitable):
@@ -62,7 +64,7 @@ class PreTrainedConfig(Awaitable):
 
         Raises ConfigError for an override that is no key of the file or of this class.
         """
-        known = {*cls.common_defaults, *cls.defaults, *cls.attribute_map, *_LABEL_KEYS, *values}
+        known = {*cls.common_defaults, *cls.defaults, *cls.attribute_map, *_LABEL_KEYS, *values}.difference(_FIXED_KEYS)
         if unknown := sorted(overrides.keys() - known):
             raise ConfigError(
                 f"{', '.join(map(repr, unknown))}: neither an option of loading nor a key of {cls.__name__}.",

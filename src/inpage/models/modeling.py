@@ -212,13 +212,14 @@ async def load(
     have another shape in the checkpoint. `output_loading_info` returns (model, report). Other keywords replace keys of
     the configuration. `trust_remote_code` is refused.
     """
-    from ..checkpoint import check_dtype, load_weights
+    from ..checkpoint import WEIGHTS_FILE, check_dtype, load_weights
 
     repository = as_repository(name, revision, subfolder, token, local_files_only, progress_callback)
     if trust_remote_code:
         raise refuse_remote_code(repository.name, {})
     check_dtype(dtype)
     attention_function(attn_implementation)
+    await repository.expect(*(["config.json"] if config is None else []), WEIGHTS_FILE)
     values = await read_config(repository) if config is None else config.to_dict()
     model_class = choose(values, repository.name)
     if config is None:

@@ -1,0 +1,427 @@
+"""Configurations, the choice of classes, the options of loading, and the life of a model."""
+
+import asyncio
+import gc
+import json
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inpage import AutoConfig, AutoModel, ops
+from inpage.errors import (
+    ConfigError,
+    CorruptFileError,
+    DisposedError,
+    FileNotFoundInRepositoryError,
+    InputError,
+    RemoteCodeError,
+    UnsupportedError,
+)
+from inpage.executors import acquire, release
+from inpage.models import auto
+from inpage.models.attention import ATTENTION_FUNCTIONS
+from inpage.models.bert import BertConfig, BertForMaskedLM, BertModel
+from inpage.models.configuration import PreTrainedConfig
+from inpage.models.distilbert import DistilBertConfig
+from inpage.models.modeling import PreTrainedModel
+from inpage.models.mpnet import relative_bucket
+from inpage.models.outputs import ModelOutput
+
+ENCODERS = Path(__file__).parent.parent / "golden" / "encoders"
+BERT = str(ENCODERS / "bert-base")
+IDS = [[2, 10, 11, 12, 3]]
+AUTO_CLASSES = [value for name, value in vars(auto).items() if name.startswith("AutoModel")]
+
+
+def repository(folder: Path, source: str = "bert-base", **changes: Any) -> str:
+    """A copy of a checkpoint with changes to its configuration."""
+    config = json.loads((ENCODERS / source / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
+    shutil.copy(ENCODERS / source / "model.safetensors", folder)
+    return str(folder)
+
+
+# Configurations
+
+
+def test_defaults_and_values() -> None:
+    config = BertConfig(hidden_size=32, num_attention_heads=4, custom="kept")
+    assert (config.hidden_size, config.num_hidden_layers, config.layer_norm_eps) == (32, 12, 1e-12)
+    assert config.custom == "kept"
+    assert config.to_dict()["model_type"] == "bert"
+    assert not hasattr(config, "nothing")
+    with pytest.raises(AttributeError, match="no key 'nothing'"):
+        _ = config.nothing
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_dtype_of_both_styles(key: str) -> None:
+    assert BertConfig(**{key: "float16"}).dtype == "float16"
+
+
+def test_common_names_of_keys() -> None:
+    config = DistilBertConfig(dim=64, n_heads=4)
+    assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (64, 4, 6)
+    assert DistilBertConfig.from_dict({"n_layers": 2}, hidden_size=48).dim == 48
+
+
+def test_labels() -> None:
+    assert BertConfig().id2label == {0: "LABEL_0", 1: "LABEL_1"}
+    config = BertConfig(id2label={"0": "no", "1": "yes", "2": "maybe"})
+    assert config.id2label == {0: "no", 1: "yes", 2: "maybe"}
+    assert config.label2id == {"no": 0, "yes": 1, "maybe": 2}
+    assert config.num_labels == 3
+    assert BertConfig(num_labels=4).id2label[3] == "LABEL_3"
+    three = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    assert BertConfig.from_dict(three, num_labels=3).id2label[0] == "a"
+    assert BertConfig.from_dict(three, num_labels=5).label2id["LABEL_4"] == 4
+    renamed = BertConfig.from_dict(three, id2label={0: "x", 1: "y"})
+    assert (renamed.num_labels, renamed.label2id) == (2, {"x": 0, "y": 1})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_size": "768"}, "hidden_size"),
+        ({"hidden_size": 3.5}, "hidden_size"),
+        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"hidden_act": 3}, "hidden_act"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
+        ({"hidden_size": 30, "num_attention_heads": 4}, "multiple of the 4"),
+        ({"num_attention_heads": 0}, "multiple of the 0"),
+        ({"problem_type": "clustering"}, "problem_type"),
+        ({"problem_type": "single_label_classification", "num_labels": 1}, "num_labels"),
+        ({"id2label": ["a", "b"]}, "id2label"),
+        ({"id2label": {"a": 1}}, "id2label"),
+        ({"id2label": {"0": "a"}, "num_labels": 2}, "num_labels"),
+    ],
+)
+def test_wrong_configurations(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BertConfig(**values)
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    """Key by key, for the keys that decide the shape of a model (transformers 5.24.0)."""
+    expected = {
+        "albert": (30000, 4096, 12, 64, 16384, 512, "gelu_new", 1e-12),
+        "bert": (30522, 768, 12, 12, 3072, 512, "gelu", 1e-12),
+        "electra": (30522, 256, 12, 4, 1024, 512, "gelu", 1e-12),
+        "mpnet": (30527, 768, 12, 12, 3072, 512, "gelu", 1e-12),
+        "roberta": (50265, 768, 12, 12, 3072, 512, "gelu", 1e-12),
+    }
+    keys = (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "max_position_embeddings", "hidden_act", "layer_norm_eps",
+    )  # fmt: skip
+    for model_type, values in expected.items():
+        config = auto._member(model_type, auto.CONFIGS)()
+        assert tuple(getattr(config, key) for key in keys) == values
+
+
+# Choice of classes
+
+
+@pytest.mark.parametrize("auto_class", AUTO_CLASSES, ids=lambda c: c.__name__)
+def test_tables_name_classes_that_exist(auto_class: Any) -> None:
+    for model_type in auto_class.class_names:
+        chosen = auto_class.class_for({"model_type": model_type}, "r")
+        assert issubclass(chosen, PreTrainedModel)
+        assert chosen.config_class.model_type == model_type
+        assert chosen.__module__ == f"inpage.models.{model_type}"
+
+
+def test_modules_are_imported_when_needed() -> None:
+    code = "import sys, inpage.models.auto; print([m for m in sys.modules if m.startswith('inpage.models.')])"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "inpage.models.auto" in names
+    assert "bert" not in names
+    assert "numpy" not in names
+
+
+def test_auto_config(tmp_path: Path) -> None:
+    config = AutoConfig.from_pretrained(BERT, hidden_act="relu")
+    assert isinstance(config, BertConfig)
+    assert config.hidden_act == "relu"
+    assert config.name_or_path == BERT
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match="not a JSON object"):
+        AutoConfig.from_pretrained(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CorruptFileError):
+        AutoConfig.from_pretrained(str(tmp_path))
+    with pytest.raises(FileNotFoundInRepositoryError):
+        AutoConfig.from_pretrained(str(ENCODERS))
+
+
+def test_architectures_stand_in_for_an_unknown_type(tmp_path: Path) -> None:
+    with AutoModel.from_pretrained(repository(tmp_path, model_type="my-bert"), device="reference") as model:
+        assert type(model) is BertModel
+        assert isinstance(model.config, BertConfig)
+    with AutoModel.from_pretrained(repository(tmp_path, model_type=...), device="reference") as model:
+        assert type(model) is BertModel
+
+
+def test_unknown_architecture(tmp_path: Path) -> None:
+    name = repository(tmp_path, model_type="perceptron", architectures=["PerceptronModel"])
+    with pytest.raises(UnsupportedError, match="'perceptron'") as caught:
+        AutoModel.from_pretrained(name)
+    for model_type in auto.CONFIGS:
+        assert model_type in caught.value.hint
+
+
+def test_head_that_a_type_lacks() -> None:
+    with pytest.raises(UnsupportedError, match="AutoModelForPreTraining has no class for 'bert'") as caught:
+        auto.AutoModelForPreTraining.from_pretrained(BERT)
+    assert "electra" in caught.value.hint
+
+
+def test_remote_code_is_refused(tmp_path: Path) -> None:
+    own = repository(tmp_path, model_type="own", auto_map={"AutoModel": "modeling.Own"}, architectures=["BertModel"])
+    for load in (AutoModel.from_pretrained, AutoConfig.from_pretrained):
+        with pytest.raises(RemoteCodeError, match="AutoModel") as caught:
+            load(own)
+        assert caught.value.code == "remote_code"
+        with pytest.raises(RemoteCodeError):
+            load(BERT, trust_remote_code=True)
+
+
+def test_built_in_code_takes_the_place_of_remote_code(tmp_path: Path) -> None:
+    name = repository(tmp_path, auto_map={"AutoModel": "modeling.BertModel"})
+    AutoModel.from_pretrained(name, device="reference").dispose()
+
+
+def test_class_of_another_type() -> None:
+    with pytest.raises(UnsupportedError, match=r"holds a 'roberta' model; BertModel loads 'bert'"):
+        BertModel.from_pretrained(str(ENCODERS / "roberta-base"))
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"is_decoder": True}, "is_decoder"),
+        ({"add_cross_attention": True}, "add_cross_attention"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
+    ],
+)
+def test_configurations_that_are_not_implemented(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    with pytest.raises(UnsupportedError, match=key):
+        AutoModel.from_pretrained(repository(tmp_path, **change))
+
+
+def test_unknown_activation(tmp_path: Path) -> None:
+    with (
+        AutoModel.from_pretrained(repository(tmp_path, hidden_act="mish"), device="reference") as model,
+        pytest.raises(UnsupportedError, match="'mish'"),
+    ):
+        model(IDS)
+
+
+# Options of loading
+
+
+def test_overrides_change_the_result(tmp_path: Path) -> None:
+    with AutoModel.from_pretrained(BERT, device="reference") as model:
+        plain = np.asarray(model(IDS)[0])
+    with AutoModel.from_pretrained(BERT, device="reference", hidden_act="gelu_pytorch_tanh") as model:
+        approximate = np.asarray(model(IDS)[0])
+    with AutoModel.from_pretrained(BERT, device="reference", hidden_act="relu") as model:
+        other = np.asarray(model(IDS)[0])
+    assert 0 < np.abs(plain - approximate).max() < 1e-2
+    assert np.abs(plain - other).max() > 1e-2
+
+
+def test_given_configuration() -> None:
+    config = AutoConfig.from_pretrained(BERT, output_hidden_states=True)
+    with AutoModel.from_pretrained(BERT, config=config, device="reference") as model:
+        assert model.config is config
+        assert len(model(IDS).hidden_states) == 3
+        assert "hidden_states" not in model(IDS, output_hidden_states=False)
+    with pytest.raises(InputError, match="config="):
+        AutoModel.from_pretrained(BERT, config=config, hidden_act="relu")
+
+
+def test_configured_outputs() -> None:
+    with AutoModel.from_pretrained(BERT, device="reference", return_dict=False, output_attentions=True) as model:
+        outputs = model(IDS)
+        assert isinstance(outputs, tuple)
+        assert len(outputs) == 3
+        assert isinstance(model(IDS, return_dict=True), ModelOutput)
+
+
+def test_unknown_options() -> None:
+    with pytest.raises(ConfigError, match="'quantisation'"):
+        AutoModel.from_pretrained(BERT, quantisation="q8")
+    for fixed in ("torch_dtype", "model_type"):
+        with pytest.raises(ConfigError, match=fixed):
+            AutoModel.from_pretrained(BERT, **{fixed: "float16"})
+    with pytest.raises(UnsupportedError, match="'q8'"):
+        AutoModel.from_pretrained(BERT, dtype="q8")
+    with pytest.raises(UnsupportedError, match="'abacus'"):
+        AutoModel.from_pretrained(BERT, device="abacus")
+    with pytest.raises(UnsupportedError, match=r"'flash'.*sdpa, eager"):
+        AutoModel.from_pretrained(BERT, attn_implementation="flash")
+
+
+def test_registered_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def uniform(q: Any, k: Any, v: Any, mask: Any, bias: Any, *, heads: int) -> Any:
+        calls.append(heads)
+        return ops.attention(q, k, v, mask, bias, heads=heads, scale=0.0), None
+
+    monkeypatch.setitem(ATTENTION_FUNCTIONS, "uniform", uniform)
+    with AutoModel.from_pretrained(BERT, device="reference") as model:
+        plain = np.asarray(model(IDS)[0])
+    with AutoModel.from_pretrained(BERT, device="reference", attn_implementation="uniform") as model:
+        other = np.asarray(model(IDS)[0])
+        assert calls == [4, 4]
+        with pytest.raises(UnsupportedError, match="no attention maps"):
+            model(IDS, output_attentions=True)
+    assert np.abs(plain - other).max() > 1e-3
+
+
+def test_awaiting_what_was_loaded() -> None:
+    async def load() -> None:
+        config = await AutoConfig.from_pretrained(BERT)
+        assert isinstance(config, BertConfig)
+        model = await AutoModel.from_pretrained(BERT, device="reference")
+        model.dispose()
+        model, info = await AutoModel.from_pretrained(BERT, device="reference", output_loading_info=True)
+        assert info["missing_keys"] == []
+        model.dispose()
+
+    asyncio.run(load())
+
+
+def test_progress_counts_configuration_and_weights() -> None:
+    events: list[dict[str, Any]] = []
+    AutoModel.from_pretrained(BERT, device="reference", progress_callback=events.append).dispose()
+    totals = {event["total"] for event in events if event["status"] == "progress_total"}
+    sizes = [(Path(BERT) / name).stat().st_size for name in ("config.json", "model.safetensors")]
+    assert totals == {sum(sizes)}
+    assert {event["file"] for event in events if event["status"] == "done"} == {"config.json", "model.safetensors"}
+
+
+# Life of a model
+
+
+def test_sizes() -> None:
+    with BertForMaskedLM.from_pretrained(str(ENCODERS / "bert-mlm")) as model:
+        assert model.device == "wasm"
+        assert model.num_parameters() == sum(parameter.size for parameter in model.parameters())
+        padded = 4 * (424 * 32 + 420 + 64 * 32 + 2 * 32 + 2 * 32)  # 420 rows of the tied table, in panels of 8
+        layers = 4 * (4 * 33 * 32 + 64 * 33 + 32 * 65 + 4 * 32)
+        assert model.get_memory_footprint() == padded + 2 * layers + 4 * (33 * 32 + 2 * 32)
+        assert isinstance(model.base_model, BertModel)
+        assert model.base_model.base_model is model.base_model
+
+
+def test_disposed_model() -> None:
+    model = AutoModel.from_pretrained(BERT, device="reference")
+    run = model.jit(lambda **inputs: model.forward(**inputs).pooler_output)
+    inputs = model.prepare_inputs({"input_ids": IDS})
+    assert run(**inputs).shape == (1, 32)
+    model.dispose()
+    model.dispose()
+    for use in (lambda: model(IDS), lambda: run(**inputs), lambda: model.device, lambda: model.jit(model.forward)):
+        with pytest.raises(DisposedError, match="BertModel was disposed of"):
+            use()
+    with pytest.raises(DisposedError):
+        _ = model.parameters()[0].data
+
+
+def test_skeleton_has_no_weights() -> None:
+    model = BertModel(BertConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1))
+    with pytest.raises(DisposedError, match="has no weights"):
+        model(IDS)
+
+
+@pytest.mark.parametrize("device", ["reference", "wasm"])
+def test_models_share_an_executor(device: str) -> None:
+    keeper = acquire(device)
+    try:
+        used = keeper.used_bytes
+        first = AutoModel.from_pretrained(BERT, device=device)
+        with AutoModel.from_pretrained(str(ENCODERS / "roberta-base"), device=device) as second:
+            assert first.executor is second.executor is keeper
+            before = np.asarray(first(IDS)[0])
+            second(IDS)
+        assert (np.asarray(first(IDS)[0]) == before).all()
+        first.dispose()
+        assert keeper.used_bytes - used <= 256 + keeper._arena[1]  # registers and arena stay
+    finally:
+        release(keeper)
+
+
+def test_failed_load_releases_the_executor(tmp_path: Path) -> None:
+    keeper = acquire("reference")
+    try:
+        users, used = keeper.users, keeper.used_bytes
+        name = repository(tmp_path)
+        (tmp_path / "model.safetensors").write_bytes(b"\x05")
+        for _ in range(3):
+            with pytest.raises(Exception, match="too short"):
+                AutoModel.from_pretrained(name, device="reference")
+        assert (keeper.users, keeper.used_bytes) == (users, used)
+    finally:
+        release(keeper)
+
+
+@pytest.mark.parametrize("device", ["reference", "wasm"])
+def test_memory_is_flat_over_loads_and_calls(device: str) -> None:
+    keeper = acquire(device)
+    try:
+        with AutoModel.from_pretrained(BERT, device=device) as model:
+            model(IDS)
+        used, size = keeper.used_bytes, keeper.size
+        gc.collect()
+        tracemalloc.start()
+        start, _ = tracemalloc.get_traced_memory()
+        for _ in range(20):
+            with AutoModel.from_pretrained(BERT, device=device) as model:
+                for _ in range(5):
+                    model(IDS)
+        del model
+        gc.collect()
+        end, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (keeper.used_bytes, keeper.size) == (used, size)
+        assert end - start < 100_000
+    finally:
+        release(keeper)
+
+
+# Small parts
+
+
+def test_model_output() -> None:
+    output = ModelOutput(loss=None, logits="a", hidden_states=("b", "c"))
+    assert list(output) == ["logits", "hidden_states"]
+    assert output.logits == output["logits"] == output[0] == "a"
+    assert output[:2] == output.to_tuple() == ("a", ("b", "c"))
+    with pytest.raises(AttributeError, match="no 'loss'; it has logits, hidden_states"):
+        _ = output.loss
+    assert ModelOutput(output.items()) == output
+    assert ModelOutput(pairs="value").pairs == "value"
+
+
+def test_relative_buckets_equal_the_float32_computation() -> None:
+    """What MPNet was trained with rounds in float32; no distance may land in another bucket."""
+    for offset in range(-600, 601):
+        n = np.float32(abs(offset))
+        large = 15 if n == 0 else min(15, 8 + int(np.log(n / np.float32(8)) / np.float32(np.log(16)) * np.float32(8)))
+        bucket = (16 if offset > 0 else 0) + (abs(offset) if n < 8 else large)
+        assert relative_bucket(offset) == bucket, offset
+
+
+def test_configuration_is_printable() -> None:
+    assert "custom=3" in repr(PreTrainedConfig(custom=3))

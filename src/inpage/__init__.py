@@ -11,6 +11,7 @@ from .env import env as env  # not lazily: importing the module `inpage.env` wou
 __version__ = "0.1.0"
 
 _MODULES = {
+    ".executors.wasm": ("show_config",),
     ".errors": ("AbortError", "InpageError"),
     ".models.auto": (
         "AutoConfig",

@@ -221,7 +221,7 @@ def test_an_engine_without_relaxed_simd_gets_the_plain_kernels(monkeypatch: pyte
 
 
 def test_an_engine_that_fails_the_self_test_gets_the_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = type(wasm.host().instantiate("simd", wasm.kernels("simd"), False, 32, 64))
+    instance = type(wasm.host().instantiate(wasm.kernels("simd"), False, 32, 64))
     call = instance.call
     monkeypatch.setattr(instance, "call", lambda self, name, *a: 0 if name == "probe_relaxed" else call(self, name, *a))
     executor = WasmExecutor()

@@ -1,5 +1,6 @@
 """WebAssembly under Pyodide: the JavaScript engine's own, beside the module that Python itself is."""
 
+from functools import cache
 from typing import Any
 
 import js  # pyright: ignore[reportMissingImports]
@@ -11,7 +12,10 @@ from .pages import PAGE, out_of_memory
 NAME = "javascript"
 MAX_WINDOWS = 16  # making a view costs ten times what a small copy through it does, so some are kept
 
-_compiled: dict[str, Any] = {}
+
+@cache
+def _compiled(module: bytes) -> Any:
+    return js.WebAssembly.Module.new(to_js(module))
 
 
 def valid(module: bytes) -> bool:
@@ -24,17 +28,9 @@ def can_share() -> bool:
     return hasattr(js, "SharedArrayBuffer") and getattr(js, "crossOriginIsolated", True)
 
 
-async def prepare(name: str, module: bytes) -> None:
-    """Compile the module off the thread, for `instantiate`."""
-    if name not in _compiled:
-        _compiled[name] = await js.WebAssembly.compile(to_js(module))
-
-
-def instantiate(name: str, module: bytes, shared: bool, pages: int, maximum: int) -> "Instance":
+def instantiate(module: bytes, shared: bool, pages: int, maximum: int) -> "Instance":
     """An instance of the module with a memory of its own, of `pages` that can grow to `maximum`."""
-    if name not in _compiled:
-        _compiled[name] = js.WebAssembly.Module.new(to_js(module))
-    return Instance(_compiled[name], shared, pages, maximum)
+    return Instance(_compiled(module), shared, pages, maximum)
 
 
 def _object(values: dict[str, Any]) -> Any:

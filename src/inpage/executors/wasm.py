@@ -53,8 +53,7 @@ class Host(Protocol):
 
     def valid(self, module: bytes) -> bool: ...
     def can_share(self) -> bool: ...
-    def instantiate(self, name: str, module: bytes, shared: bool, pages: int, maximum: int) -> Instance: ...
-    async def prepare(self, name: str, module: bytes) -> None: ...
+    def instantiate(self, module: bytes, shared: bool, pages: int, maximum: int) -> Instance: ...
 
 
 def host() -> Host:
@@ -99,12 +98,6 @@ def kernels(variant: str) -> bytes:
         ) from None
 
 
-async def prepare() -> None:
-    """Compile the kernels without blocking the thread; optional, `WasmExecutor()` compiles what it misses."""
-    best = candidates(env.wasm.variant)[0]
-    await host().prepare(best, kernels(best))
-
-
 class WasmExecutor(Executor):
     """Runs programs in the C kernels. `variant` overrides the choice and the setting `env.wasm.variant`."""
 
@@ -124,7 +117,7 @@ class WasmExecutor(Executor):
         """The first variant that passes its self-test: some engines compile relaxed instructions and get them wrong."""
         for variant in variants:
             shared = "threads" in VARIANTS[variant]
-            instance = host().instantiate(variant, kernels(variant), shared, INITIAL_PAGES, self._maximum // PAGE)
+            instance = host().instantiate(kernels(variant), shared, INITIAL_PAGES, self._maximum // PAGE)
             if "relaxed" not in VARIANTS[variant] or instance.call("probe_relaxed"):
                 return variant, instance
             instance.close()
@@ -156,10 +149,13 @@ class WasmExecutor(Executor):
         self._instance.close()
 
 
+_DTYPES = {"copy": "any", "convert": "any", "pack": "any", "position_ids": "int32"}
+
+
 def config() -> dict[str, Any]:
     """What the executor chooses here: the host, its features, the variant, and the kernel of every op and dtype."""
     variant = candidates(env.wasm.variant)[0]
-    table = [{"op": op, "dtype": "float32", "kernel": op, "variant": variant} for op in OPS]
+    table = [{"op": op, "dtype": _DTYPES.get(op, "float32"), "kernel": f"{op}_{variant}"} for op in OPS]
     return {"host": host().NAME, "features": sorted(features()), "variant": variant, "kernels": table}
 
 
@@ -170,4 +166,4 @@ def show_config() -> None:
     print(f"kernel variant: {chosen['variant']} of {', '.join(VARIANTS)} (override: env.wasm.variant)")
     print(f"{'op':16}{'dtype':10}kernel")
     for row in chosen["kernels"]:
-        print(f"{row['op']:16}{row['dtype']:10}{row['kernel']} ({row['variant']})")
+        print(f"{row['op']:16}{row['dtype']:10}{row['kernel']}")

@@ -40,12 +40,7 @@ def can_share() -> bool:
     return True
 
 
-async def prepare(name: str, module: bytes) -> None:
-    """Compile the module now, for `instantiate`."""
-    _compiled(module)
-
-
-def instantiate(name: str, module: bytes, shared: bool, pages: int, maximum: int) -> "Instance":
+def instantiate(module: bytes, shared: bool, pages: int, maximum: int) -> "Instance":
     """An instance of the module with a memory of its own, of `pages` that can grow to `maximum`."""
     return Instance(_compiled(module), shared, pages, maximum)
 

@@ -19,16 +19,17 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+sys.path.insert(0, str(ROOT))
+from tests import environment  # noqa: E402
 
+if __name__ == "__main__":
+    environment.ensure()
+
+import build_wheels  # noqa: E402
 from inpage.executors.wasm import VARIANTS, kernels  # noqa: E402
 from tests.ops.cases import Case, benchmark_cases  # noqa: E402
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "kernels.json"
-CHROMIUM_ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 PEAK_FLOP = 384 * 2000  # of the peak loop: `peak_f32` does 384 an iteration
 ROUNDS = 11
 
@@ -151,7 +152,9 @@ def measure(variants: list[str], cases: list[Case]) -> dict[str, Any]:
 
     rows: list[dict[str, Any]] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=CHROMIUM_ARGUMENTS)
+        browser = playwright.chromium.launch(
+            executable_path=environment.chromium(), args=environment.CHROMIUM_ARGUMENTS
+        )
         bench = Bench(browser.new_page())
         print(f"{'op':12}{'case':24}{'variant':16}{'us':>10}{'GFLOP/s':>10}{'peak':>8}{'of peak':>9}")
         for variant in variants:
@@ -174,6 +177,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=single)
     parser.add_argument("--only", help="ops whose name contains this", default="")
     options = parser.parse_args()
+    build_wheels.build("kernels")
     cases = [case for case in benchmark_cases() if options.only in case.op]
     results = measure(options.variants, cases)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

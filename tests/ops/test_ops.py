@@ -173,6 +173,9 @@ def test_max_memory_limits_growth() -> None:
     executor.allocate(2 * MIB)
     assert executor.size <= 8 * MIB
     executor.close()
+    env.wasm.max_memory = MIB
+    with pytest.raises(ConfigError, match="max_memory"):
+        WasmExecutor()
 
 
 def test_a_trap_raises_and_the_next_call_works() -> None:

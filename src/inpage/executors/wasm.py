@@ -110,6 +110,11 @@ class WasmExecutor(Executor):
                 hint="Leave it None or set it to 1.",
             )
         self._maximum = min(MAXIMUM, env.wasm.max_memory or MAXIMUM) // PAGE * PAGE
+        if self._maximum < INITIAL_PAGES * PAGE:
+            raise ConfigError(
+                f"env.wasm.max_memory is {env.wasm.max_memory:,} bytes, less than what kernel memory starts with.",
+                hint=f"Set it to {INITIAL_PAGES * PAGE:,} or more.",
+            )
         self.variant, self._instance = self._open(candidates(variant or env.wasm.variant))
         super().__init__(self._instance.heap_base)
 

@@ -8,6 +8,7 @@ import wasmtime
 from wasmtime import _ffi as ffi
 
 from ..errors import KernelError
+from .pages import PAGE, out_of_memory
 
 NAME = "wasmtime"
 
@@ -59,7 +60,10 @@ class Instance:
     def __init__(self, module: wasmtime.Module, shared: bool, pages: int, maximum: int) -> None:
         self._store = wasmtime.Store(_engine())
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, maximum), shared=shared)
-        self._memory = SharedMemory(_engine(), kind) if shared else wasmtime.Memory(self._store, kind)
+        try:
+            self._memory = SharedMemory(_engine(), kind) if shared else wasmtime.Memory(self._store, kind)
+        except wasmtime.WasmtimeError as error:
+            raise out_of_memory(pages * PAGE, 0) from error
         self._exports = wasmtime.Instance(self._store, module, [self._memory]).exports(self._store)
         self.heap_base = self._global("__heap_base").value(self._store) & 0xFFFFFFFF
         self._stack = self._global("__stack_pointer").value(self._store)

@@ -15,7 +15,7 @@ from .data import HERE
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SPLADE = "splade-bert-tiny-mlm"
-HEAP_GROWTH = 12 << 20  # bytes; a chunk is 4 MiB, the weights are 91 MB
+HEAP_GROWTH = 10 << 20  # bytes; a chunk is 4 MiB, the weights are 91 MB
 
 
 def _reference(name: str) -> Any:

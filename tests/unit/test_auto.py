@@ -24,11 +24,14 @@ from inpage.errors import (
     UnsupportedError,
 )
 from inpage.executors import acquire, release
+from inpage.hub import Repository
 from inpage.models import auto
+from inpage.models.albert import AlbertConfig, AlbertModel
 from inpage.models.attention import ATTENTION_FUNCTIONS
 from inpage.models.bert import BertConfig, BertForMaskedLM, BertModel
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.distilbert import DistilBertConfig
+from inpage.models.electra import ElectraConfig, ElectraModel
 from inpage.models.modeling import PreTrainedModel
 from inpage.models.mpnet import relative_bucket
 from inpage.models.outputs import ModelOutput
@@ -242,9 +245,13 @@ def test_overrides_change_the_result(tmp_path: Path) -> None:
 def test_given_configuration() -> None:
     config = AutoConfig.from_pretrained(BERT, output_hidden_states=True)
     with AutoModel.from_pretrained(BERT, config=config, device="reference") as model:
-        assert model.config is config
+        assert model.config.to_dict() == config.to_dict() | {"name_or_path": BERT}
         assert len(model(IDS).hidden_states) == 3
         assert "hidden_states" not in model(IDS, output_hidden_states=False)
+        assert config.attn_implementation == "sdpa"
+    with AutoModel.from_pretrained(BERT, config=config, device="reference", attn_implementation="eager") as model:
+        assert config.attn_implementation == "sdpa"
+        assert model.config.attn_implementation == "eager"
     with pytest.raises(InputError, match="config="):
         AutoModel.from_pretrained(BERT, config=config, hidden_act="relu")
 
@@ -269,6 +276,13 @@ def test_unknown_options() -> None:
         AutoModel.from_pretrained(BERT, device="abacus")
     with pytest.raises(UnsupportedError, match=r"'flash'.*sdpa, eager"):
         AutoModel.from_pretrained(BERT, attn_implementation="flash")
+
+
+def test_given_repository() -> None:
+    repository = Repository(BERT)
+    AutoModel.from_pretrained(repository, device="reference").dispose()
+    with pytest.raises(InputError, match="together with a Repository"):
+        AutoModel.from_pretrained(repository, revision="v2")
 
 
 def test_registered_attention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +323,47 @@ def test_progress_counts_configuration_and_weights() -> None:
     sizes = [(Path(BERT) / name).stat().st_size for name in ("config.json", "model.safetensors")]
     assert totals == {sum(sizes)}
     assert {event["file"] for event in events if event["status"] == "done"} == {"config.json", "model.safetensors"}
+
+
+# Architectures beyond the golden data
+
+
+@pytest.mark.parametrize(
+    ("class_name", "missing", "unexpected"),
+    [
+        ("AlbertForQuestionAnswering", ["qa_outputs"], ["pooler"]),
+        ("DistilBertForTokenClassification", ["classifier"], []),
+        ("ElectraForTokenClassification", ["classifier"], []),
+        ("MPNetForSequenceClassification", ["classifier.dense", "classifier.out_proj"], ["pooler.dense"]),
+        ("RobertaForQuestionAnswering", ["qa_outputs"], ["pooler.dense"]),
+    ],
+)
+def test_heads_on_a_base_model(class_name: str, missing: list[str], unexpected: list[str]) -> None:
+    """The parameters that a head adds, and those of the base model that it does not use, as in transformers."""
+    model_type, head = next((t, a) for a in AUTO_CLASSES for t, n in a.class_names.items() if n == class_name)
+    with pytest.warns(UserWarning):
+        model, info = head.from_pretrained(str(ENCODERS / f"{model_type}-base"), output_loading_info=True)
+    assert info["missing_keys"] == [f"{name}.{part}" for name in missing for part in ("bias", "weight")]
+    assert info["unexpected_keys"] == [f"{name}.{part}" for name in unexpected for part in ("bias", "weight")]
+    with model:
+        assert all(np.isfinite(np.asarray(value)).all() for value in model(IDS).values())
+
+
+def test_groups_of_shared_layers() -> None:
+    config = AlbertConfig(
+        hidden_size=32, num_attention_heads=4, num_hidden_layers=7, num_hidden_groups=3, inner_group_num=2
+    )
+    model = AlbertModel(config)
+    order = [layer for i in range(7) for layer in model.encoder.albert_layer_groups[int(i / (7 / 3))].albert_layers]
+    assert list(model.layers()) == order
+    assert len({id(layer) for layer in order}) == 6
+
+
+@pytest.mark.parametrize(("width", "projected"), [(16, True), (32, False)])
+def test_embeddings_as_wide_as_the_layers_need_no_projection(width: int, projected: bool) -> None:
+    config = ElectraConfig(embedding_size=width, hidden_size=32, num_attention_heads=4, num_hidden_layers=1)
+    names = [name for name, _ in ElectraModel(config).named_parameters()]
+    assert ("embeddings_project.weight" in names) == projected
 
 
 # Life of a model

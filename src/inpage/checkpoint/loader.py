@@ -6,13 +6,13 @@ it.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .. import ops
-from ..errors import CheckpointError, UnsupportedError
+from ..errors import UnsupportedError
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
@@ -22,6 +22,7 @@ from .files import CheckpointFile, read_headers
 from .initialize import DEFAULT_STD, initialize, owners
 from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, make_plan, tie
 from .safetensors import TensorInfo
+from .stream import Direct, Region, Staged, stream_into
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
@@ -71,14 +72,6 @@ async def load_weights(
     return plan.info
 
 
-class _Region(NamedTuple):
-    """Byte range of a file, and who takes its bytes."""
-
-    start: int
-    end: int
-    write: Callable[[Any], None]
-
-
 class _Loader:
     """One pass over the files of a plan."""
 
@@ -100,7 +93,7 @@ class _Loader:
             for file in self.files:
                 regions = [self._region(name, info, staging) for name, info in self._needed(file)]
                 if regions:
-                    await _stream(repository, file.name, regions)
+                    await stream_into(repository, file.name, regions)
         finally:
             staging.free()
             for assembly in self.assemblies.values():
@@ -116,17 +109,17 @@ class _Loader:
             return 0
         return min(_block_bytes(info), info.nbytes) if _is_whole(info, tasks) else info.nbytes
 
-    def _region(self, name: str, info: TensorInfo, staging: HeapBlock) -> _Region:
+    def _region(self, name: str, info: TensorInfo, staging: HeapBlock) -> Region:
         tasks = self.tasks[name]
         if _is_in_place(info, tasks):
             address = tasks[0].parameter.address + 4 * _destination(tasks[0])[0]
-            sink = _Direct(self.executor, address)
+            sink = Direct(self.executor, address)
         elif _is_whole(info, tasks):
             place_block = partial(self._block, tasks[0].parameter, info, staging)
-            sink = _Staged(staging, _block_bytes(info), info.nbytes, place_block)
+            sink = Staged(staging, _block_bytes(info), info.nbytes, place_block)
         else:
-            sink = _Staged(staging, info.nbytes, info.nbytes, lambda _, __: self._pieces(tasks, info, staging))
-        return _Region(info.start, info.end, sink.write)
+            sink = Staged(staging, info.nbytes, info.nbytes, lambda _, __: self._pieces(tasks, info, staging))
+        return Region(info.start, info.end, sink.write)
 
     def _block(self, parameter: Parameter, info: TensorInfo, staging: HeapBlock, start: int, nbytes: int) -> None:
         """Convert or pack the staged rows that begin at byte `start` of the tensor."""
@@ -194,64 +187,6 @@ class _Assembly:
         if self._block is not None:
             self._block.free()
             self._block = None
-
-
-class _Direct:
-    """Writes to consecutive addresses."""
-
-    def __init__(self, executor: "Executor", address: int) -> None:
-        self._executor = executor
-        self._address = address
-
-    def write(self, chunk: Any) -> None:
-        self._executor.write(self._address, chunk.raw)
-        self._address += chunk.nbytes
-
-
-class _Staged:
-    """Fills the staging buffer block by block and calls `flush(start, nbytes)`, in bytes of the tensor, for each."""
-
-    def __init__(self, staging: HeapBlock, block: int, total: int, flush: Callable[[int, int], None]) -> None:
-        self._staging = staging
-        self._block = block
-        self._total = total
-        self._flush = flush
-        self._start = 0  # of the block
-        self._filled = 0
-
-    def write(self, chunk: Any) -> None:
-        while chunk.nbytes:
-            end = min(self._block, self._total - self._start)
-            part = chunk.slice(0, min(chunk.nbytes, end - self._filled))
-            self._staging.executor.write(self._staging.address + self._filled, part.raw)
-            self._filled += part.nbytes
-            if self._filled == end:
-                self._flush(self._start, end)
-                self._start, self._filled = self._start + end, 0
-            chunk = chunk.slice(part.nbytes, chunk.nbytes)
-
-
-async def _stream(repository: "Repository", file: str, regions: list[_Region]) -> None:
-    """Hand the bytes of a file to its regions, which are in order. Reads on to the end, so that the file is stored."""
-    position, number = regions[0].start, 0
-    async with repository.stream(file, position) as chunks:
-        async for chunk in chunks:
-            begin = position
-            position += chunk.nbytes
-            while number < len(regions) and regions[number].start < position:
-                region = regions[number]
-                part = chunk.slice(max(region.start, begin) - begin, min(region.end, position) - begin)
-                if part.nbytes:
-                    region.write(part)
-                if region.end > position:
-                    break
-                number += 1
-    if number < len(regions) and regions[-1].end > position:
-        raise CheckpointError(
-            f"{file} ended at byte {position:,}; its header says {regions[-1].end:,}.",
-            hint="Fetch it again.",
-            file=file,
-        )
 
 
 def _initialize(model: "PreTrainedModel", plan: Plan) -> None:

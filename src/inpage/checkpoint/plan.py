@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CheckpointError, MismatchedShapesError, UnsupportedError
@@ -77,7 +78,7 @@ def make_plan(model: "PreTrainedModel", files: Sequence[CheckpointFile], *, igno
     _check_mismatches(info, type(model).__name__, ignore_mismatched_sizes)
     present = set(layouts)
     missing = set(parameters) - present
-    copies = _tie(model, parameters, missing)
+    copies = _tie(model, missing)
     info.missing_keys = _filtered(missing, model.keys_to_ignore_on_load_missing)
     info.unexpected_keys = _filtered(unexpected, model.keys_to_ignore_on_load_unexpected)
     mismatched = {name for name, _, _ in info.mismatched_keys}
@@ -87,7 +88,8 @@ def make_plan(model: "PreTrainedModel", files: Sequence[CheckpointFile], *, igno
             _check_dtype(piece.tensor, tensors[piece.tensor])
             tasks.setdefault(piece.tensor, []).append(Task(parameters[name], piece))
     filled = {id(parameters[name]) for name in present - mismatched}
-    untouched = {name: p for name, p in model.named_parameters() if id(p) not in filled}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}  # one for each, if it is tied
+    untouched = {names[id(p)]: p for p in model.parameters() if id(p) not in filled}
     return Plan(tasks, untouched, copies, info)
 
 
@@ -107,21 +109,16 @@ def resolve_names(
     converters = [c for c in conversions if isinstance(c, WeightConverter)]
     layouts: dict[str, Layout] = {}
     unexpected: list[str] = []
-    groups: dict[tuple[int, tuple[str, ...]], dict[int, str]] = {}
+    groups: dict[tuple[WeightConverter, tuple[str, ...]], dict[int, str]] = {}
     for original, tensor in tensors.items():
-        name = original
-        for renaming in renamings:
-            name = renaming.rename(name)
-        matches = ((k, converter.match(name)) for k, converter in enumerate(converters))
-        number, match = next(((k, match) for k, match in matches if match), (0, None))
-        if match is not None:
-            targets = tuple(with_prefix(target, prefix, parameters) for target in match[1])
-            if all(target in parameters for target in targets):
-                groups.setdefault((number, targets), {})[match[0]] = original
-                continue
-        name = with_prefix(name, prefix, parameters)
-        if name not in parameters:
-            name = with_prefix(original, prefix, parameters) if original != name else name
+        name = reduce(lambda name, renaming: renaming.rename(name), renamings, original)
+        converter, source, made = _match(name, converters)
+        targets = tuple(with_prefix(target, prefix, parameters) for target in made)
+        if converter is not None and all(target in parameters for target in targets):
+            groups.setdefault((converter, targets), {})[source] = original
+            continue
+        candidates = [with_prefix(candidate, prefix, parameters) for candidate in (name, original)]
+        name = next((candidate for candidate in candidates if candidate in parameters), candidates[0])
         if name not in parameters:
             unexpected.append(name)
         elif name in layouts:
@@ -131,18 +128,23 @@ def resolve_names(
             )
         else:
             layouts[name] = whole(original, tensor.shape)
-    for (number, targets), sources in groups.items():
-        converter = converters[number]
-        if len(sources) < len(converter.sources):
-            lacking = [source for i, source in enumerate(converter.sources) if i not in sources]
+    for (converter, targets), sources in groups.items():
+        lacking = [pattern for i, pattern in enumerate(converter.sources) if i not in sources]
+        if lacking:
             info.error_msgs.append(f"{', '.join(targets)}: no tensors for {', '.join(lacking)}")
             continue
-        made = converter.convert(
-            [whole(sources[i], tensors[sources[i]].shape) for i in range(len(sources))],
-            [parameters[target] for target in targets],
-        )
+        wholes = [whole(sources[i], tensors[sources[i]].shape) for i in range(len(sources))]
+        made = converter.convert(wholes, [parameters[target] for target in targets])
         layouts.update(zip(targets, made, strict=True))
     return layouts, unexpected
+
+
+def _match(name: str, converters: Iterable[WeightConverter]) -> tuple[WeightConverter | None, int, tuple[str, ...]]:
+    """The first converter that takes the tensor, the number of its source, and the parameters that it makes."""
+    for converter in converters:
+        if match := converter.match(name):
+            return converter, *match
+    return None, 0, ()
 
 
 def with_prefix(name: str, prefix: str, parameters: dict[str, tuple[int, ...]]) -> str:
@@ -164,19 +166,21 @@ def tie(model: "PreTrainedModel", target: str, source: str) -> None:
     setattr(module, attribute, parameters[source])
 
 
-def _tie(model: "PreTrainedModel", parameters: dict[str, Parameter], missing: set[str]) -> list[tuple[str, str]]:
+def _tie(model: "PreTrainedModel", missing: set[str]) -> list[tuple[str, str]]:
     """Tie weights; returns the pairs of which the checkpoint has both, and takes the others out of `missing`."""
     copies: list[tuple[str, str]] = []
     if not model.config.tie_word_embeddings:
         return copies
     for target, source in model.tied_weights_keys.items():
+        parameters = dict(model.named_parameters())
         layout = "panels" if "panels" in (parameters[target].layout, parameters[source].layout) else "rows"
         parameters[target].layout = parameters[source].layout = layout
         if target not in missing and source not in missing:
             copies.append((target, source))
         elif target in missing:
             tie(model, target, source)
-            missing -= set() if source in missing else {target}
+            if source not in missing:
+                missing.remove(target)
         else:
             tie(model, source, target)
             missing.remove(source)

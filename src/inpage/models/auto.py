@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedError
 from ..runtime import resolve
-from .configuration import PreTrainedConfig, read_config, refuse_remote_code
+from .configuration import PreTrainedConfig, read_config, remote_code_error
 from .modeling import PreTrainedModel, as_repository, load
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class AutoConfig:
         cls, repository: "Repository", trust_remote_code: bool, overrides: dict[str, Any]
     ) -> PreTrainedConfig:
         if trust_remote_code:
-            raise refuse_remote_code(repository.name, {})
+            raise remote_code_error("trust_remote_code=True asks for it")
         values = await read_config(repository)
         config_class: type[PreTrainedConfig] = _member(model_type_of(values, repository.name), CONFIGS)
         config = config_class.from_dict(values, **overrides)
@@ -176,7 +176,8 @@ def model_type_of(values: dict[str, Any], repository: str) -> str:
     if model_type in CONFIGS:
         return model_type
     if values.get("auto_map"):
-        raise refuse_remote_code(repository, values)
+        classes = ", ".join(values["auto_map"])
+        raise remote_code_error(f"{repository} brings its own {classes} for model_type {model_type!r}")
     architectures = values.get("architectures") or []
     for auto_class in _AUTO_CLASSES:
         for known, class_name in auto_class.class_names.items():

@@ -149,11 +149,8 @@ async def read_config(repository: "Repository") -> dict[str, Any]:
     return values
 
 
-def refuse_remote_code(repository_name: str, values: dict[str, Any]) -> RemoteCodeError:
-    """The error for a repository whose architecture is defined by code of its own."""
+def remote_code_error(reason: str) -> RemoteCodeError:
+    """The error for whatever would run code of a repository."""
     return RemoteCodeError(
-        f"{repository_name} defines its architecture by its own Python code ({', '.join(values.get('auto_map', {}))}), "
-        "which is never run here.",
-        hint="Use a model whose architecture is built in.",
-        model_type=values.get("model_type"),
+        f"Code of a repository is never run: {reason}.", hint="Use a model whose architecture is built in."
     )

@@ -1,6 +1,7 @@
 """What all models have in common: loading, calling, disposing."""
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from .. import nn
@@ -11,7 +12,7 @@ from ..program import jit as record_on_first_call
 from ..runtime import Awaitable, resolve
 from ..tensor import Tensor
 from .attention import attention_function
-from .configuration import PreTrainedConfig, read_config, refuse_remote_code
+from .configuration import PreTrainedConfig, read_config, remote_code_error
 from .outputs import ModelOutput
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ async def load(
 
     repository = as_repository(name, revision, subfolder, token, local_files_only, progress_callback)
     if trust_remote_code:
-        raise refuse_remote_code(repository.name, {})
+        raise remote_code_error("trust_remote_code=True asks for it")
     check_dtype(dtype)
     attention_function(attn_implementation)
     await repository.expect(*(["config.json"] if config is None else []), WEIGHTS_FILE)
@@ -227,6 +228,8 @@ async def load(
         config = model_class.config_class.from_dict(values, **overrides)
     elif overrides:
         raise InputError("Keys of the configuration cannot be given together with config=.", hint="Set them there.")
+    else:
+        config = copy(config)
     config.attn_implementation = attn_implementation
     config.name_or_path = repository.name
     model = model_class(config)
@@ -244,6 +247,10 @@ def as_repository(name: "str | Repository", *options: Any) -> "Repository":
     from ..hub import Repository
 
     if isinstance(name, Repository):
+        if options != ("main", "", None, False, None):
+            raise InputError(
+                "Options of a repository cannot be given together with a Repository.", hint="Set them there."
+            )
         return name
     revision, subfolder, token, local_files_only, progress_callback = options
     return Repository(

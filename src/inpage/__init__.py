@@ -17,6 +17,7 @@ _MODULES = {
         "AutoConfig",
         "AutoModel",
         "AutoModelForMaskedLM",
+        "AutoModelForPreTraining",
         "AutoModelForQuestionAnswering",
         "AutoModelForSequenceClassification",
         "AutoModelForTokenClassification",

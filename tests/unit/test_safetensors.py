@@ -1,6 +1,7 @@
 """The safetensors header: what it says, and one message for each way in which it can be wrong."""
 
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,29 @@ def test_broken(kind: str) -> None:
 def test_dtypes_are_those_of_the_format() -> None:
     assert set(BITS.values()) == {4, 6, 8, 16, 32, 64}
     assert len(BITS) == 20
+
+
+def test_damaged_headers_raise_nothing_else() -> None:
+    """Random bytes changed, removed or added: an error of ours, or tensors that tile the file."""
+    rng = random.Random(1)
+    good = encode(
+        {"a.weight": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float16), "c": np.zeros((), np.float32)}
+    )
+    header = 8 + int.from_bytes(good[:8], "little")
+    refused = 0
+    for _ in range(5000):
+        data = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            position = rng.randrange(header)
+            change = rng.choice(("replace", "remove", "insert"))
+            byte = rng.choice((rng.randrange(256), *b'0123456789[]{},:".-eE'))
+            data[position : position + (change != "insert")] = b"" if change == "remove" else bytes([byte])
+        try:
+            infos = parse(bytes(data))
+        except CheckpointError:
+            refused += 1
+            continue
+        ranges = [(info.start, info.end) for info in infos.values()]
+        assert [start for start, _ in ranges[1:]] == [end for _, end in ranges[:-1]]
+        assert not ranges or ranges[-1][1] == len(data)
+    assert refused > 4000

@@ -1,5 +1,5 @@
-/* Attention without a score matrix: keys come in blocks, and the softmax over what has been seen so far is kept up to date
-   (its running maximum and sum) while the weighted values add up in the output. Scores are kept in units of log 2. */
+/* Attention without a score matrix: keys come in blocks, and the softmax over what has been seen so far is kept up to
+   date (its running maximum and sum) while the weighted values add up in the output. Scores are in units of log 2. */
 #include "gemm.h"
 #include "math.h"
 #include "pack.h"
@@ -8,7 +8,7 @@
 enum {
     BUFFER = 4096,   /* floats of a packed block of keys, and of values */
     MAX_KEYS = 128,  /* of a block */
-    QUERIES = 96,    /* that share a packed block */
+    QUERIES = 256,   /* that share a packed block */
     TILE = 6,        /* queries whose scores are at hand at once */
     MAX_DIM = BUFFER / PANEL,
 };
@@ -38,37 +38,57 @@ typedef struct {
 static void pack_block(const Head *h, Block *b) {
     const float *k = h->k + b->start * h->k_stride, *v = h->v + b->start * h->v_stride;
     for (int key = 0; key < b->count; key += PANEL)
-        pack_panel(b->keys + key * h->dim, k + key * h->k_stride, minimum(b->count - key, PANEL), h->dim, h->k_stride, 1,
-                   h->scale);
+        pack_panel(b->keys + key * h->dim, k + key * h->k_stride, minimum(b->count - key, PANEL), h->dim, h->k_stride,
+                   1, h->scale);
     for (int d = 0; d < h->dim; d += PANEL)
         pack_panel(b->values + d * b->count, v + d, minimum(h->dim - d, PANEL), b->count, 1, h->v_stride, 1);
 }
 
-/* Scores of one query become weights relative to its highest score so far; what it has added up is rescaled. */
-static void update(float *s, int count, float *y, int dim, float *highest, float *sum, int first) {
-    const Exp2 k = exp2_constants();
-    f32x4 high = load(s), low = load(s + 4);
-    for (int j = 8; j < count; j += 8) {
-        high = vec_max(high, load(s + j));
-        low = vec_max(low, load(s + j + 4));
-    }
-    float before = *highest, now = max_lanes(vec_max(vec_max(high, low), splat(before)));
-    f32x4 shift = splat(now), sums = splat(0), more = splat(0);
+static float highest_of(const float *s, int count, float highest) {
+    f32x4 a = splat(highest), b = a;
     for (int j = 0; j < count; j += 8) {
-        f32x4 a = vec_exp2(load(s + j) - shift, &k), b = vec_exp2(load(s + j + 4) - shift, &k);
-        store(s + j, a);
-        store(s + j + 4, b);
-        sums += a;
-        more += b;
+        a = vec_max(a, load(s + j));
+        b = vec_max(b, load(s + j + 4));
     }
-    float total = sum_lanes(sums + more);
-    if (!first && now > before) {
-        f32x4 factor = vec_exp2(splat(before - now), &k);
-        for (int d = 0; d < dim; d += 4) store_some(y + d, load_some(y + d, dim - d) * factor, dim - d);
-        *sum *= factor[0];
+    return max_lanes(vec_max(a, b));
+}
+
+/* Sum of s [count] = 2^(s - shift). */
+INLINE float raise(float *s, int count, float shift, const Exp2 *k) {
+    f32x4 shifts = splat(shift), a = splat(0), b = a;
+    for (int j = 0; j < count; j += 8) {
+        f32x4 low = vec_exp2(load(s + j) - shifts, k), high = vec_exp2(load(s + j + 4) - shifts, k);
+        store(s + j, low);
+        store(s + j + 4, high);
+        a += low;
+        b += high;
     }
-    *highest = now;
-    *sum = first ? total : *sum + total;
+    return sum_lanes(a + b);
+}
+
+/* Scores of a tile become weights relative to the highest score so far of each query; what a query has added up is
+   rescaled where that rose. One step for all queries at a time, so that none waits for another's result. */
+static void update(const Head *h, const Block *b, Running *running, float *scores, int query, int queries) {
+    const Exp2 k = exp2_constants();
+    int padded = round_up(b->count, PANEL);
+    float *highest = running->highest + query, *sum = running->sum + query, before[TILE];
+    for (int r = 0; r < queries; r++) {
+        before[r] = highest[r];
+        highest[r] = highest_of(scores + r * MAX_KEYS, padded, before[r]);
+    }
+    for (int r = 0; r < queries; r++) {
+        float total = raise(scores + r * MAX_KEYS, padded, highest[r], &k);
+        if (b->first) {
+            sum[r] = total;
+        } else if (highest[r] > before[r]) {
+            f32x4 factor = vec_exp2(splat(before[r] - highest[r]), &k);
+            float *y = h->y + (query + r) * h->y_stride;
+            for (int d = 0; d < h->dim; d += 4) store_some(y + d, load_some(y + d, h->dim - d) * factor, h->dim - d);
+            sum[r] = sum[r] * factor[0] + total;
+        } else {
+            sum[r] += total;
+        }
+    }
 }
 
 /* y += weights * values for a tile of queries. */
@@ -103,7 +123,6 @@ static void attend_tile(const Head *h, const Block *b, Running *running, int que
         .y = scores, .y_stride = MAX_KEYS, .rows = queries, .panels = padded / PANEL, .inner = h->dim,
     };
     gemm(&g);
-    float *y = h->y + query * h->y_stride;
     for (int r = 0; r < queries; r++) {
         float *s = scores + r * MAX_KEYS;
         int last = h->causal ? h->last + query + r - b->start : b->count;
@@ -111,9 +130,9 @@ static void attend_tile(const Head *h, const Block *b, Running *running, int que
             adjust_scores(s, h->bias ? h->bias + (query + r) * h->kv_len + b->start : 0, LOG2E,
                           b->masked ? h->mask + b->start : 0, last, b->count);
         for (int j = b->count; j < padded; j++) s[j] = -__builtin_inff();
-        update(s, padded, y + r * h->y_stride, h->dim, running->highest + query + r, running->sum + query + r, b->first);
     }
-    add_values(h, b, scores, y, queries);
+    update(h, b, running, scores, query, queries);
+    add_values(h, b, scores, h->y + query * h->y_stride, queries);
 }
 
 static int count_masked(const int32_t *mask, int count) {

@@ -60,6 +60,7 @@ INLINE int round_up(int a, int b) { return ceil_div(a, b) * b; }
 /* ---- Vectors ---- */
 
 INLINE f32x4 splat(float x) { return (f32x4){x, x, x, x}; }
+INLINE i32x4 splat_int(int x) { return (i32x4){x, x, x, x}; }
 INLINE f32x4 load(const void *p) { return (f32x4)wasm_v128_load(p); }
 INLINE void store(void *p, f32x4 v) { wasm_v128_store(p, (v128_t)v); }
 
@@ -124,16 +125,16 @@ INLINE void transpose4(f32x4 v[4]) {
 #define KEEP(v) __asm__ volatile("" : "+r"(v))
 
 /* The same for every vector of a struct of them. */
-#define KEEP_ALL(constants)                                                                                               \
-    UNROLL for (unsigned kept_ = 0; kept_ < sizeof(constants) / 16; kept_++) KEEP(((f32x4 *)&(constants))[kept_])
+#define KEEP_ALL(constants)                                                                                           \
+    UNROLL for (unsigned j_ = 0; j_ < sizeof(constants) / 16; j_++) KEEP(((f32x4 *)&(constants))[j_])
 
 /* Loads that keep program order and carry the constant offset in the instruction. The compiler does not know that they
    read memory, so what they read must have been written before a call into the file that uses them. */
-#define ASM_LOAD(opcode, p, offset)                                                                                       \
-    ({                                                                                                                    \
-        f32x4 loaded_;                                                                                                    \
-        __asm__ volatile("local.get %1\n\t" opcode " %2\n\tlocal.set %0" : "=r"(loaded_) : "r"(p), "i"(offset));          \
-        loaded_;                                                                                                          \
+#define ASM_LOAD(opcode, p, offset)                                                                                   \
+    ({                                                                                                                \
+        f32x4 loaded_;                                                                                                \
+        __asm__ volatile("local.get %1\n\t" opcode " %2\n\tlocal.set %0" : "=r"(loaded_) : "r"(p), "i"(offset));      \
+        loaded_;                                                                                                      \
     })
 INLINE f32x4 load_at(const char *p, const int offset) { return ASM_LOAD("v128.load", p, offset); }
 INLINE f32x4 splat_at(const char *p, const int offset) { return ASM_LOAD("v128.load32_splat", p, offset); }

@@ -85,12 +85,13 @@ int op_convert(const Instruction *i, int part, int parts) {
     void *y = ADDRESS(void, CONVERT_Y);
     const void *x = ADDRESS(const void, CONVERT_X);
     if (!dtype_size(source) || !dtype_size(target)) return 1;
+    const Float16 k = float16_constants();
     int j = split(count, part, parts), end = split(count, part + 1, parts);
     if (target == DTYPE_FLOAT32) { /* the load path of checkpoints; what is left over is converted below */
         if (source == DTYPE_FLOAT32)
             for (; j + 4 <= end; j += 4) store((float *)y + j, load((const float *)x + j));
         else if (source == DTYPE_FLOAT16)
-            for (; j + 4 <= end; j += 4) store((float *)y + j, float16_load((const uint16_t *)x + j));
+            for (; j + 4 <= end; j += 4) store((float *)y + j, float16_load((const uint16_t *)x + j, &k));
         else if (source == DTYPE_BFLOAT16)
             for (; j + 4 <= end; j += 4) store((float *)y + j, bfloat16_load((const uint16_t *)x + j));
     }

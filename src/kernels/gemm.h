@@ -6,7 +6,7 @@
 typedef struct {
     const float *x;    /* rows, `x_stride` floats apart, each `inner` contiguous floats */
     const float *w;    /* panels [inner][8], `panel_stride` floats apart */
-    const float *init; /* what y starts from, rows `init_stride` apart (0: the same for all rows); NULL: zero; may be y */
+    const float *init; /* what y starts from, rows `init_stride` apart (0: one for all rows); NULL: zero; may be y */
     float *y;          /* rows, `y_stride` floats apart */
     int x_stride, panel_stride, init_stride, y_stride;
     int rows, panels, inner;

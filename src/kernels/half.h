@@ -5,16 +5,28 @@
 
 INLINE f32x4 bfloat16_load(const uint16_t *p) { return (f32x4)((u32x4)wasm_u32x4_load16x4(p) << 16); }
 
-INLINE f32x4 float16_load(const uint16_t *p) {
-    u32x4 half = (u32x4)wasm_u32x4_load16x4(p);
-    u32x4 magnitude = (half & 0x7fff) << 13;
-    u32x4 normal = magnitude + (112 << 23);
+/* Constants of float16_load, made once before a loop. */
+typedef struct {
+    i32x4 magnitude, sign, rebias, normal, special, step;
+    f32x4 least;
+} Float16;
+
+INLINE Float16 float16_constants(void) {
+    Float16 k = {
+        splat_int(0x7fff), splat_int(0x8000), splat_int(112 << 23), splat_int(113 << 23), splat_int((143 << 23) - 1),
+        splat_int(1 << 23), splat(0x1p-14f),
+    };
+    KEEP_ALL(k);
+    return k;
+}
+
+INLINE f32x4 float16_load(const uint16_t *p, const Float16 *k) {
+    i32x4 half = (i32x4)wasm_u32x4_load16x4(p);
+    i32x4 bits = ((half & k->magnitude) << 13) + k->rebias;
     /* A subnormal's mantissa over 2^-14's implicit one, which is taken off again. */
-    f32x4 subnormal = (f32x4)(magnitude + (113 << 23)) - splat(0x1p-14f);
-    u32x4 special = magnitude + (224u << 23); /* infinity and NaN */
-    f32x4 finite = select((i32x4)(magnitude < (0x400u << 13)), subnormal, (f32x4)normal);
-    f32x4 absolute = select((i32x4)(magnitude >= (0x7c00u << 13)), (f32x4)special, finite);
-    return (f32x4)((u32x4)absolute | (half & 0x8000) << 16);
+    f32x4 subnormal = (f32x4)(bits + k->step) - k->least;
+    bits += (bits > k->special) & k->rebias; /* infinity and NaN */
+    return (f32x4)((i32x4)select(bits < k->normal, subnormal, (f32x4)bits) | (half & k->sign) << 16);
 }
 
 INLINE float bfloat16_to_float(uint16_t half) { return __builtin_bit_cast(float, (uint32_t)half << 16); }

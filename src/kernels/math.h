@@ -51,8 +51,8 @@ INLINE Gelu gelu_constants(void) {
     return k;
 }
 
-/* x Phi(x), with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x| Phi(-|x|), and log2 of Phi(-a) is
-   close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
+/* x Phi(x), with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x| Phi(-|x|), and log2 of Phi(-a)
+   is close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
 INLINE f32x4 vec_gelu(f32x4 x, const Gelu *k, const Exp2 *e) {
     f32x4 a = vec_min(vec_abs(x), k->high);
     f32x4 p = fma(k->c8, a, k->c7);

@@ -31,7 +31,8 @@ static void highest(float *y, const Sequence *s) {
 }
 
 static void take(float *y, const Sequence *s, int position) {
-    for (int j = 0; j < s->dim; j += 4) store_some(y + j, load_some(s->x + position * s->dim + j, s->dim - j), s->dim - j);
+    const float *x = s->x + position * s->dim;
+    for (int j = 0; j < s->dim; j += 4) store_some(y + j, load_some(x + j, s->dim - j), s->dim - j);
 }
 
 static int last_position(const Sequence *s) {

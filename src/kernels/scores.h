@@ -3,8 +3,8 @@
 
 #include "common.h"
 
-/* s [count] += bias_scale * bias (NULL: none); scores whose mask is 0 (NULL: none) or whose index is beyond `last` become
-   the lowest float32, and none is below it. */
+/* s [count] += bias_scale * bias (NULL: none); scores whose mask is 0 (NULL: none) or whose index is beyond `last`
+   become the lowest float32, and none is below it. */
 INLINE void adjust_scores(float *s, const float *bias, float bias_scale, const int32_t *mask, int last, int count) {
     f32x4 lowest = splat(LOWEST), scale = splat(bias_scale);
     i32x4 index = {0, 1, 2, 3};

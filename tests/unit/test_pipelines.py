@@ -14,6 +14,7 @@ import pytest
 from inpage import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from inpage.errors import DisposedError, FileNotFoundInRepositoryError, InputError, UnsupportedError
 from inpage.pipelines.base import batches, padded_length
+from inpage.pipelines.token_classification import _longest_of_overlapping
 from inpage.tensor import Tensor
 
 ENCODERS = Path(__file__).parents[1] / "golden" / "encoders"
@@ -249,6 +250,12 @@ def test_the_side_of_a_pair_that_is_cut(classify: Any) -> None:
     assert close(classify(pair, top_k=None), found[0])
 
 
+def test_padding_stays_within_the_positions_of_the_model(classify: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(classify), "max_positions", property(lambda self: 61))
+    rows = classify.encode(["very " * 100, "good"], classify.options())
+    assert classify.inputs(rows)["input_ids"].shape == (2, 61)
+
+
 def test_special_tokens_can_be_left_out(extract: Any) -> None:
     assert extract("the dog").shape[1] == extract("the dog", add_special_tokens=False).shape[1] + 2
     with pytest.raises(InputError, match="token"):
@@ -350,6 +357,13 @@ def test_default_function_is_that_of_the_problem(classify: Any) -> None:
             config.problem_type = before
 
 
+def test_a_single_class_is_scored_by_the_sigmoid() -> None:
+    with pipeline("text-classification", str(ENCODERS / "bert-reg")) as rate:
+        value = rate("good")[0]["score"]
+        rate.model.config.problem_type = None
+        assert close(rate("good")[0]["score"], 1 / (1 + math.exp(-value)))
+
+
 @pytest.mark.parametrize("value", [{"text_pair": "a"}, {"text": "a", "pair": "b"}, {"text": 3}, {}])
 def test_malformed_pairs(classify: Any, value: Any) -> None:
     with pytest.raises(InputError):
@@ -378,6 +392,21 @@ def test_entities_are_parts_of_the_text(ner: Any) -> None:
             text[e["start"] : e["end"]].lower() == e["word"].replace("##", "") for e in found if " " not in e["word"]
         )
         assert [e["start"] for e in found] == sorted(e["start"] for e in found)
+
+
+def test_unknown_tokens_are_shown_as_in_the_text(ner: Any) -> None:
+    found = ner("Paris \u6771 Curie\u03a9", ignore_labels=[])
+    assert "\u6771" in [e["word"] for e in found]
+    assert "[UNK]" not in [e["word"] for e in found]
+
+
+def test_of_overlapping_entities_the_longest_then_the_surest_stays() -> None:
+    def entity(start: int, end: int, score: float) -> dict[str, Any]:
+        return {"start": start, "end": end, "score": score}
+
+    short, long, sure = entity(0, 4, 0.9), entity(2, 9, 0.1), entity(12, 15, 0.8)
+    assert _longest_of_overlapping([sure, short, entity(12, 15, 0.7), long]) == [long, sure]
+    assert _longest_of_overlapping([]) == []
 
 
 def test_words_and_text_give_the_same_entities(ner: Any) -> None:
@@ -498,6 +527,22 @@ def test_options_of_answers(answer: Any) -> None:
     assert not [a for a in answer(question, CONTEXT, top_k=400) if a["answer"] == ""]
 
 
+def test_no_answer_scores_as_in_the_part_that_likes_it_least(answer: Any) -> None:
+    options = answer.options(handle_impossible_answer=True, top_k=500)
+    item = ("Who?", CONTEXT)
+    rows = answer.encode([item], options)
+    assert len(rows) > 2
+    outputs = []
+    for number, row in enumerate(rows):
+        logits = [0.0] * row.length
+        logits[0] = 5.0 - (number == 1)
+        outputs.append((logits, logits))
+    found = answer.decode(item, rows, outputs, options)
+    context = sum(sequence == 1 for sequence in rows[1].encoding.sequence_ids)
+    expected = (math.exp(4) / (math.exp(4) + context)) ** 2
+    assert close([a["score"] for a in found if a["answer"] == ""], [expected])
+
+
 def test_long_questions(answer: Any) -> None:
     question = "who wrote the play " * 20
     with pytest.raises(InputError, match="max_question_len"):
@@ -534,11 +579,15 @@ def test_zero_shot_scores_are_those_of_entailment(zero_shot: Any, classify: Any)
     assert close(zero_shot(text, "food", hypothesis_template=template)["scores"], [expected["food"]])
 
 
-def test_zero_shot_finds_the_entailment_class(zero_shot: Any) -> None:
+def test_zero_shot_finds_the_entailment_class(zero_shot: Any, classify: Any) -> None:
     plain = zero_shot(TEXTS[2], ["food", "film"])
     zero_shot.labels[0] = "ENTAILMENT"
     try:
         assert not close(zero_shot(TEXTS[2], ["food", "film"]), plain)
+        pair = {"text": TEXTS[2], "text_pair": "This example is food."}
+        logits = {r["label"]: r["score"] for r in classify(pair, top_k=None, function_to_apply="none")}
+        expected = 1 / (1 + math.exp(logits["positive"] - logits["negative"]))
+        assert close(zero_shot(TEXTS[2], "food")["scores"], [expected])
     finally:
         zero_shot.labels[0] = "negative"
 
@@ -550,6 +599,19 @@ def test_zero_shot_needs_labels_and_a_template(zero_shot: Any) -> None:
     with pytest.raises(InputError, match="hypothesis_template"):
         zero_shot("a", "b", hypothesis_template="no place")
     assert close(zero_shot("very " * 100, "food"), {**zero_shot("very " * 90, "food"), "sequence": "very " * 100})
+
+
+def test_zero_shot_cuts_the_text_and_not_the_label(zero_shot: Any, classify: Any) -> None:
+    text, label = "a dog " * 60, "a fox " * 12
+    pair = {"text": text, "text_pair": f"This example is {label}."}
+    logits = {
+        side: {r["label"]: r["score"] for r in classify(pair, top_k=None, function_to_apply="none", truncation=side)}
+        for side in ("only_first", "longest_first")
+    }
+    scores = {side: 1 / (1 + math.exp(v["negative"] - v["positive"])) for side, v in logits.items()}
+    assert not close(*scores.values())
+    assert close(zero_shot(text, [label])["scores"], [scores["only_first"]])
+    assert close(zero_shot(text, [label], truncation="longest_first")["scores"], [scores["longest_first"]])
 
 
 # pipeline()

@@ -119,7 +119,7 @@ class QuestionAnsweringPipeline(Pipeline):
             allowed = self._answerable(row)
             start, end = _masked_softmax(start_logits, allowed), _masked_softmax(end_logits, allowed)
             impossible = min(impossible, start[0] * end[0])
-            for score, first, last in _best_spans(start, end, allowed[1:], options.max_answer_len, count):
+            for score, first, last in _best_spans(start, end, [i for i in allowed if i], options.max_answer_len, count):
                 begin, stop = _characters(row.encoding, first, last, options.align_to_words)
                 text = context[begin:stop]
                 answer = answers.setdefault(text.lower(), {"score": 0.0, "start": begin, "end": stop, "answer": text})
@@ -146,11 +146,11 @@ class QuestionAnsweringPipeline(Pipeline):
         return question, room
 
     def _answerable(self, row: Row) -> list[int]:
-        """Positions of the context, after that of [CLS] (0), which stands for no answer."""
-        cls_id = self.tokenizer.cls_token_id
-        sequences, ids = row.encoding.sequence_ids, row.encoding.ids
-        context = [i for i in range(1, len(ids)) if sequences[i] == 1 or ids[i] == cls_id]
-        return [0, *context]
+        """Positions of the context, and 0 if [CLS] is there, which stands for no answer."""
+        ids, sequences = row.encoding.ids, row.encoding.sequence_ids
+        return [
+            i for i, text in enumerate(sequences) if text == 1 or (i == 0 and ids[i] == self.tokenizer.cls_token_id)
+        ]
 
 
 def _from_dict(item: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import ops
 from .errors import DisposedError
-from .optable import PANEL
+from .optable import LAYOUTS, weight_nbytes
 from .program import run_once
 from .tensor import Tensor, from_bytes
 
@@ -33,8 +33,8 @@ class HeapBlock:
 class Parameter(Tensor):
     """Weights of a module: a logical shape, as in the checkpoint, and a layout in kernel memory.
 
-    `layout` is "rows" (row-major) or "panels" (packed for `ops.linear`, see `optable.py`). A tied weight is one
-    `Parameter` in two modules; it is packed if either use needs that.
+    `layout` is "rows" (row-major) or one of those packed for `ops.linear` (`optable.py`), quantised ones among them.
+    A tied weight is one `Parameter` in two modules; it is packed if either use needs that.
     """
 
     __slots__ = ("layout",)
@@ -51,10 +51,7 @@ class Parameter(Tensor):
     @property
     def nbytes(self) -> int:
         """Bytes in kernel memory, the padding of panels included."""
-        if self.layout == "panels":
-            rows, inner = self.shape
-            return 4 * -(-rows // PANEL) * PANEL * inner
-        return 4 * prod(self.shape)
+        return 4 * prod(self.shape) if self.layout == "rows" else weight_nbytes(self.layout, *self.shape)
 
     def place(self, executor: "Executor") -> None:
         """Allocate the parameter's place, its contents undefined. Raises OutOfMemoryError."""
@@ -74,11 +71,11 @@ class Parameter(Tensor):
         executor, address = self.storage.executor, self.address
         if self.layout == "rows":
             return from_bytes(self.shape, "float32", executor.read(address, self.nbytes)).data
-        rows, inner = self.shape
+        (rows, inner), layout = self.shape, LAYOUTS.index(self.layout)
         plain = HeapBlock(executor, 4 * rows * inner)
         target = Tensor(self.shape, "float32", plain)
         try:
-            run_once(lambda: ops.emit("unpack", y=target, x=self, rows=rows, inner=inner), executor)
+            run_once(lambda: ops.emit("unpack", y=target, x=self, rows=rows, inner=inner, layout=layout), executor)
             return from_bytes(self.shape, "float32", executor.read(plain.address, plain.nbytes)).data
         finally:
             plain.free()

@@ -5,11 +5,12 @@ float32 unless int32 is stated.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 from .errors import InputError, UnsupportedError
-from .optable import ACTIVATIONS, BINARY, LAYOUTS, POOLING
+from .optable import ACTIVATIONS, BINARY, LAYOUTS, POOLING, QUANTIZED, activation_nbytes
 from .program import Part, recorder
 from .tensor import Tensor
 
@@ -45,11 +46,13 @@ def linear(
 ) -> Tensor:
     """activation(x W^T + bias) + residual.
 
-    x [..., K], weight [N, K] in panels, bias [N], residual [..., N] -> [..., N].
+    x [..., K], weight [N, K] in panels of any layout, bias [N], residual [..., N] -> [..., N]. For a quantised weight
+    x is quantised first, once for all linears that take it.
     """
     columns, inner = weight.shape
     _expect("linear", "x", x, (*x.shape[:-1], inner))
-    if getattr(weight, "layout", None) != "panels":
+    layout = getattr(weight, "layout", "rows")
+    if layout == "rows":
         raise InputError("linear() needs a weight in panels.", hint="Use nn.Linear, or tie to the weight of one.")
     shape = (*x.shape[:-1], columns)
     if bias is not None:
@@ -57,8 +60,10 @@ def linear(
     if residual is not None:
         _expect("linear", "residual", residual, shape)
     y = _new(shape)
+    if layout in QUANTIZED:
+        x = recorder().once(x, layout, partial(_quantize_rows, x, layout))
     emit(
-        "linear", y=y, x=x, weight=weight, bias=bias, residual=residual,
+        "linear" if layout == "panels" else f"linear_{layout}", y=y, x=x, weight=weight, bias=bias, residual=residual,
         rows=prod(shape[:-1]), columns=columns, inner=inner, activation=_activation(activation),
     )  # fmt: skip
     return y
@@ -343,6 +348,15 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, indices = _new((*x.shape[:-1], k)), _new((*x.shape[:-1], k), "int32")
     emit("topk", values=values, indices=indices, x=x, rows=x.size // columns, columns=columns, k=k)
     return values, indices
+
+
+def _quantize_rows(x: Tensor, layout: str) -> Tensor:
+    """x as the linears of a quantised layout take it; the bytes are theirs to read."""
+    inner = x.shape[-1]
+    rows = x.size // inner
+    xq = _new((-(-activation_nbytes(layout, rows, inner) // 4),), "int32")
+    emit("quantize_rows", xq=xq, x=x, rows=rows, inner=inner, layout=LAYOUTS.index(layout))
+    return xq
 
 
 class _AttentionShapes:

@@ -16,6 +16,24 @@ cut it. Operand kinds:
 All arrays are float32 unless the operand's comment says otherwise. Weights of `linear` (and tables with layout
 `PANELS`) are packed as [ceil(rows / 8)][inner][8], rows past the end zero.
 
+Layouts of a weight [rows, inner]. Panels hold 8 rows each, one after the other, zeros past the last row:
+
+    rows    row-major float32
+    panels  float32 [inner][8]
+    f16     float16 [inner][8]
+    q8      one scale a row: int8 [inner / 4][8][4] with inner padded to a multiple of 16, then float32 scale[8], and
+            float32 sum[8] of each row's quants.  w = scale * q
+    q8g     for each group of 32 along inner (padded): float16 scale[8], uint8 [8][8][4].  w = scale * (q - 64)
+    q4      for each group: float16 scale[8], [4][8][4] bytes of two quants, k of a step in the low halves and k + 4 in
+            the high ones.  w = scale * (q - 8)
+    q4z     as q4, with float16 offset[8] after the scales.  w = scale * q + offset
+
+`linear_f16`, `linear_q8` ... are `linear` for these; for q8 and the groups x is what `quantize_rows` made of it: q8
+takes each row in 128 steps between its lowest and highest value, the others groups of 32 as signed 8-bit quants by
+their largest magnitude. `pack_quantized` and `unpack_quantized` convert between a packed weight and plain row-major
+arrays: q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z),
+scale float32 [rows] (q8) or float16 [rows, inner / 32], offset float16 [rows, inner / 32] (q4z only).
+
 `matmul`, for o < outer, m < middle, all strides in elements:
     c[o*c_outer + m*c_middle + r*c_row + j] = alpha * sum_i a[o*a_outer + m*a_middle + r*a_row + i]
                                                             * b[o*b_outer + m*b_middle + j*b_row + i*b_inner]
@@ -50,9 +68,12 @@ class Op(NamedTuple):
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
 BINARY = ("add", "subtract", "multiply", "divide")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
-LAYOUTS = ("rows", "panels")
+LAYOUTS = ("rows", "panels", "f16", "q8", "q8g", "q4", "q4z")
 POOLING = ("mean", "first", "last", "max")
+QUANTIZED = ("q8", "q8g", "q4", "q4z")
+GROUPED = ("q8g", "q4", "q4z")
 PANEL = 8
+GROUP_SIZE = 32
 
 _TABLE = """
 linear           out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
@@ -70,7 +91,7 @@ binary           out:y in:a in:b int:count int:b_count int:operation
 copy             out:y in:x int:d0 int:d1 int:d2 int:d3 int:y0 int:y1 int:y2 int:y3 int:x0 int:x1 int:x2 int:x3
 convert          out:y in:x int:count int:source int:target
 pack             out:y in:x int:rows int:inner int:source int:row_stride int:column_stride
-unpack           out:y in:x int:rows int:inner
+unpack           out:y in:x int:rows int:inner int:layout
 pool             out:y in:x in?:mask int:batch int:length int:dim int:pooling
 normalize        out:y in:x int:rows int:dim float:eps
 position_ids     out:y in:ids int:rows int:length int:padding_id
@@ -80,6 +101,15 @@ bce_loss         out:loss in:logits in:target int:count
 topk             out:values out:indices in:x int:rows int:columns int:k
 random_normal    out:y int:count literal:seed float:mean float:std
 fill             out:y int:count float:value
+linear_f16       out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
+linear_q8        out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
+linear_q8g       out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
+linear_q4        out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
+linear_q4z       out:y in:x in:weight in?:bias in?:residual int:rows int:columns int:inner int:activation
+quantize_rows    out:xq in:x int:rows int:inner int:layout
+quantize_weight  out:w in:x int:rows int:inner int:source int:row_stride int:column_stride int:layout
+pack_quantized   out:w in:q in:scale in?:offset int:rows int:inner int:layout
+unpack_quantized out:q out:scale out:offset in:w int:rows int:inner int:layout
 """
 
 
@@ -96,6 +126,32 @@ def _parse(line: str, number: int) -> Op:
 _LINES = _TABLE.strip().replace("\n ", " ").splitlines()
 OPS: dict[str, Op] = {op.name: op for op in (_parse(line, i) for i, line in enumerate(_LINES, 1))}
 BY_NUMBER: dict[int, Op] = {op.number: op for op in OPS.values()}
+
+
+def padded_inner(layout: str, inner: int) -> int:
+    """The inner dimension of a weight as it is stored."""
+    multiple = 16 if layout == "q8" else GROUP_SIZE if layout in GROUPED else 1
+    return -(-inner // multiple) * multiple
+
+
+def panel_nbytes(layout: str, inner: int) -> int:
+    """Bytes of one panel of a weight, in any layout but rows."""
+    padded = padded_inner(layout, inner)
+    if layout in GROUPED:
+        return padded // GROUP_SIZE * {"q8g": 272, "q4": 144, "q4z": 160}[layout]
+    return {"panels": 32 * padded, "f16": 16 * padded, "q8": 8 * padded + 64}[layout]
+
+
+def weight_nbytes(layout: str, rows: int, inner: int) -> int:
+    """Bytes of a weight [rows, inner] in kernel memory."""
+    return 4 * rows * inner if layout == "rows" else -(-rows // PANEL) * panel_nbytes(layout, inner)
+
+
+def activation_nbytes(layout: str, rows: int, inner: int) -> int:
+    """Bytes of what `quantize_rows` makes of [rows, inner], in the roomiest variant."""
+    padded = padded_inner(layout, inner)
+    groups = padded // GROUP_SIZE if layout in GROUPED else 1
+    return -(-2 * rows * padded // 16) * 16 + 8 * rows * groups
 
 
 def c_header() -> str:

@@ -39,10 +39,11 @@ class Slot(NamedTuple):
 class Scratch:
     """Part of the arena of the program being recorded, free again when the last tensor in it is gone."""
 
-    __slots__ = ("_recorder", "nbytes", "offset")
+    __slots__ = ("_recorder", "derived", "nbytes", "offset")
 
     def __init__(self, recorder: "Recorder", nbytes: int) -> None:
         self._recorder = recorder
+        self.derived: dict[Any, Tensor] = {}
         self.nbytes = nbytes
         self.offset = recorder.arena.allocate(nbytes)
 
@@ -117,6 +118,14 @@ class Recorder:
         if host.nbytes:
             self.executor.write(address, host.data)
         return Tensor(host.shape, host.dtype, self.constants[-1])
+
+    def once(self, x: Tensor, key: Any, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` derives from x, made once for each key and kept for as long as x is."""
+        if not isinstance(x.storage, Scratch):
+            return make()
+        if key not in x.storage.derived:
+            x.storage.derived[key] = make()
+        return x.storage.derived[key]
 
     def emit(self, op_name: str, **operands: Any) -> None:
         """Append an instruction; operands by the names of the op table, missing optional ones are 0."""

@@ -85,12 +85,3 @@ int op_pack(const Instruction *i, int part, int parts) {
     return 0;
 }
 
-int op_unpack(const Instruction *i, int part, int parts) {
-    int rows = INT(UNPACK_ROWS), inner = INT(UNPACK_INNER), end = split(rows, part + 1, parts);
-    for (int r = split(rows, part, parts); r < end; r++) {
-        const float *x = INPUT(UNPACK_X) + r / PANEL * PANEL * inner + r % PANEL;
-        float *y = OUTPUT(UNPACK_Y) + r * inner;
-        for (int c = 0; c < inner; c++) y[c] = x[PANEL * c];
-    }
-    return 0;
-}

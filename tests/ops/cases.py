@@ -603,7 +603,14 @@ def pack_case(label: str, values: Array, source: str, transposed: bool) -> Case:
 def unpack_cases() -> Iterator[Case]:
     for rows, inner in ((1, 1), (8, 5), (13, 9), (30, 16)):
         matrix = normal(rows, inner)
-        yield Case("unpack", f"{rows}x{inner}", {"x": panels(matrix)}, {"y": matrix}, {"rows": rows, "inner": inner}, 0)
+        yield Case(
+            "unpack",
+            f"{rows}x{inner}",
+            {"x": panels(matrix)},
+            {"y": matrix},
+            {"rows": rows, "inner": inner, "layout": 1},
+            0,
+        )
 
 
 def pool_cases() -> Iterator[Case]:

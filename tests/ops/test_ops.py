@@ -41,7 +41,8 @@ def relaxed() -> Iterator[Executor]:
 
 
 def test_every_op_has_a_case() -> None:
-    assert {case.op for case in CASES.values()} == OPS.keys() - {"random_normal"}
+    quantized = {name for name in OPS if "quantize" in name or name.startswith("linear_")}  # see test_quantized.py
+    assert {case.op for case in CASES.values()} == OPS.keys() - {"random_normal"} - quantized
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..optable import ACTIVATIONS, BINARY, BY_NUMBER, DTYPES, LAYOUTS, PANEL, POOLING, Op
+from ..optable import ACTIVATIONS, BINARY, BY_NUMBER, DTYPES, LAYOUTS, PANEL, POOLING, QUANTIZED, Op
 from ..program import REGISTERS
+from . import reference_quantized as quantized
 from .base import Executor
 from .pages import MAXIMUM, PAGE, growth
 
@@ -156,34 +157,40 @@ def load_bias(memory: Memory, address: int, shape: tuple[int, int, int, int], ba
 # Ops
 
 
-def linear(m: Memory, y: int, x: int, weight: int, bias: int, residual: int, rows: int, columns: int, inner: int,
-           activation: int) -> None:  # fmt: skip
-    """y [rows, columns] = activation(x [rows, inner] @ weight.T + bias [columns]) + residual [rows, columns].
+def linear_in(layout: str) -> Callable[..., None]:
+    """The linear op for weights in a layout."""
 
-    weight is a [columns, inner] matrix in panels.
-    """
-    result = m.floats(x, rows, inner) @ m.panels(weight, columns, inner).T
-    if bias:
-        result += m.floats(bias, columns)
-    result = activate(result, activation)
-    if residual:
-        result += m.floats(residual, rows, columns)
-    m.put(y, result)
+    def linear(m: Memory, y: int, x: int, weight: int, bias: int, residual: int, rows: int, columns: int, inner: int,
+               activation: int) -> None:  # fmt: skip
+        """y [rows, columns] = activation(x [rows, inner] @ weight.T + bias [columns]) + residual [rows, columns].
+
+        weight is a [columns, inner] matrix in the layout; for quantised ones x is the result of `quantize_rows`.
+        """
+        matrix = quantized.decode(m, weight, columns, inner, layout)
+        result = quantized.activations(m, x, rows, inner, layout) @ matrix.T
+        if bias:
+            result += m.floats(bias, columns)
+        result = activate(result, activation)
+        if residual:
+            result += m.floats(residual, rows, columns)
+        m.put(y, result)
+
+    return linear
 
 
 def embedding(m: Memory, y: int, ids: int, table: int, residual: int, count: int, dim: int, vocabulary: int,
               layout: int) -> None:  # fmt: skip
     """y [count, dim] = table[ids] + residual [count, dim].
 
-    ids is int32 [count]; table is [vocabulary, dim] in rows or in panels. Refuses an id outside 0 .. vocabulary - 1.
+    ids is int32 [count]; table is [vocabulary, dim] in any layout. Refuses an id outside 0 .. vocabulary - 1.
     """
     rows = m.integers(ids, count)
     if ((rows < 0) | (rows >= vocabulary)).any():
         raise Refused
-    if LAYOUTS[layout] == "panels":
-        result = m.panels(table, vocabulary, dim)[rows]
-    else:
+    if LAYOUTS[layout] == "rows":
         result = m.array(table, (vocabulary, dim))[rows].astype(np.float64)
+    else:
+        result = quantized.decode(m, table, vocabulary, dim, LAYOUTS[layout])[rows]
     if residual:
         result += m.floats(residual, count, dim)
     m.put(y, result)
@@ -298,9 +305,9 @@ def pack(m: Memory, y: int, x: int, rows: int, inner: int, source: int, row_stri
     m.put(y, padded.reshape(panels, PANEL, inner).transpose(0, 2, 1))
 
 
-def unpack(m: Memory, y: int, x: int, rows: int, inner: int) -> None:
-    """y [rows, inner] = the matrix in the panels x."""
-    m.put(y, m.panels(x, rows, inner))
+def unpack(m: Memory, y: int, x: int, rows: int, inner: int, layout: int) -> None:
+    """y [rows, inner] = the matrix in the panels x, of any layout but rows."""
+    m.put(y, quantized.decode(m, x, rows, inner, LAYOUTS[layout]))
 
 
 def pool(m: Memory, y: int, x: int, mask: int, batch: int, length: int, dim: int, pooling: int) -> None:
@@ -391,10 +398,13 @@ def fill(m: Memory, y: int, count: int, value: float) -> None:
 FUNCTIONS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
-        linear, embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
+        embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
         pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
+        quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
     )
 }  # fmt: skip
+FUNCTIONS["linear"] = linear_in("panels")
+FUNCTIONS |= {f"linear_{layout}": linear_in(layout) for layout in ("f16", *QUANTIZED)}
 
 
 def decode(op: Op, words: npt.NDArray[np.int32], registers: npt.NDArray[np.int32]) -> list[int | float]:
@@ -405,7 +415,7 @@ def decode(op: Op, words: npt.NDArray[np.int32], registers: npt.NDArray[np.int32
             operands.append(float(word.view(np.float32)))
         elif operand.kind == "int":
             operands.append(int(registers[-1 - word] if word < 0 else word))
-        elif operand.kind == "literal" or operand.kind == "literal":
+        elif operand.kind == "literal":
             operands.append(int(word))
         else:
             operands.append(int(word.view(np.uint32)))

@@ -169,6 +169,6 @@ def show_config() -> None:
     chosen = config()
     print(f"WebAssembly host: {chosen['host']}; features: {', '.join(chosen['features']) or 'none'}")
     print(f"kernel variant: {chosen['variant']} of {', '.join(VARIANTS)} (override: env.wasm.variant)")
-    print(f"{'op':16}{'dtype':10}kernel")
+    print(f"{'op':18}{'dtype':10}kernel")
     for row in chosen["kernels"]:
-        print(f"{row['op']:16}{row['dtype']:10}{row['kernel']}")
+        print(f"{row['op']:18}{row['dtype']:10}{row['kernel']}")

@@ -1,0 +1,56 @@
+/* How weights lie in kernel memory; see "Layouts" in optable.py. Panels are self-contained and of one size. */
+#pragma once
+
+#include "half.h"
+
+enum { GROUP_SIZE = 32 };
+
+INLINE int is_grouped(int layout) { return layout >= LAYOUT_Q8G; }
+
+/* The inner dimension as it is stored, with zeros past its end. */
+INLINE int padded_inner(int layout, int inner) {
+    if (layout == LAYOUT_Q8) return round_up(inner, 16);
+    return is_grouped(layout) ? round_up(inner, GROUP_SIZE) : inner;
+}
+
+/* Bytes of one group of a panel: scales, offsets, quants. */
+INLINE int group_bytes(int layout) {
+    if (layout == LAYOUT_Q8G) return 16 + 256;
+    return layout == LAYOUT_Q4 ? 16 + 128 : 32 + 128;
+}
+
+INLINE int panel_bytes(int layout, int inner) {
+    int padded = padded_inner(layout, inner);
+    if (layout == LAYOUT_PANELS) return 32 * padded;
+    if (layout == LAYOUT_F16) return 16 * padded;
+    if (layout == LAYOUT_Q8) return 8 * padded + 64;
+    return padded / GROUP_SIZE * group_bytes(layout);
+}
+
+/* Row `row` (0 .. 7) of a panel as float32. */
+void decode_row(float *y, const char *panel, int layout, int row, int inner);
+
+/* Activations for the quantised layouts: per row, quants, then a scale and a correction for each group (q8: the row).
+   The quants are bytes where the relaxed dot product takes them, and 16-bit otherwise. */
+#ifdef __wasm_relaxed_simd__
+typedef int8_t Quant;
+#else
+typedef int16_t Quant;
+#endif
+
+typedef struct {
+    Quant *quants;     /* [rows][padded inner] */
+    float *scale;      /* [rows][groups] */
+    float *correction; /* q8: the row's lowest value; grouped: the sum of the group's quants, as int32 */
+    int inner, groups; /* padded */
+} Activations;
+
+INLINE Activations activations(char *blob, int layout, int rows, int inner) {
+    Activations a;
+    a.inner = padded_inner(layout, inner);
+    a.groups = is_grouped(layout) ? a.inner / GROUP_SIZE : 1;
+    a.quants = (Quant *)blob;
+    a.scale = (float *)(blob + round_up(rows * a.inner * (int)sizeof(Quant), 16));
+    a.correction = a.scale + rows * a.groups;
+    return a;
+}

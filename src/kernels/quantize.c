@@ -1,0 +1,319 @@
+/* Quantising weights while they load, and activations before a quantised linear. */
+#include "convert.h"
+#include "layout.h"
+
+INLINE float larger(float a, float b) { return a > b ? a : b; }
+INLINE float smaller(float a, float b) { return a < b ? a : b; }
+
+typedef struct {
+    const char *x;
+    int source, row_stride, column_stride;
+} Source;
+
+/* Elements first .. first + 31 of row `row`, zeros from `inner` on. */
+static void read_group(float y[GROUP_SIZE], const Source *s, int row, int first, int inner) {
+    int count = minimum(GROUP_SIZE, inner - first), at = row * s->row_stride + first * s->column_stride, k = 0;
+    if (s->column_stride == 1 && s->source == DTYPE_FLOAT32)
+        for (; k + 4 <= count; k += 4) store(y + k, load((const float *)s->x + at + k));
+    else if (s->column_stride == 1 && s->source == DTYPE_BFLOAT16)
+        for (; k + 4 <= count; k += 4) store(y + k, bfloat16_load((const uint16_t *)s->x + at + k));
+    for (; k < count; k++) y[k] = convert_to_float(s->x, s->source, at + k * s->column_stride);
+    for (; k < GROUP_SIZE; k++) y[k] = 0;
+}
+
+static float largest(const float x[GROUP_SIZE]) {
+    f32x4 most = vec_abs(load(x));
+    for (int k = 4; k < GROUP_SIZE; k += 4) most = vec_max(most, vec_abs(load(x + k)));
+    return max_lanes(most);
+}
+
+INLINE int nearest(float x, int low, int high) {
+    return maximum(low, minimum(high, (int)__builtin_rintf(x)));
+}
+
+static void quantize_q8(char *panel, const Source *s, int first_row, int rows, int inner) {
+    int padded = padded_inner(LAYOUT_Q8, inner);
+    float *scales = (float *)(panel + 8 * padded), *sums = scales + 8, x[GROUP_SIZE];
+    for (int r = 0; r < 8; r++) {
+        float most = 0;
+        int sum = 0;
+        for (int first = 0; r < rows && first < inner; first += GROUP_SIZE) {
+            read_group(x, s, first_row + r, first, inner);
+            most = larger(most, largest(x));
+        }
+        float inverse = most > 0 ? 127 / most : 0;
+        for (int first = 0; first < padded; first += GROUP_SIZE) {
+            int count = minimum(GROUP_SIZE, padded - first);
+            if (r < rows) read_group(x, s, first_row + r, first, inner);
+            for (int k = 0; k < count; k++) {
+                int q = r < rows ? nearest(x[k] * inverse, -127, 127) : 0;
+                ((int8_t *)panel)[(first + k) / 4 * 32 + 4 * r + k % 4] = (int8_t)q;
+                sum += q;
+            }
+        }
+        scales[r] = most / 127;
+        sums[r] = (float)sum;
+    }
+}
+
+/* A group's scale and offset as they are kept, and its quants. */
+typedef struct {
+    uint16_t scale, offset;
+    uint8_t quants[GROUP_SIZE];
+} Group;
+
+static Group symmetric(const float x[GROUP_SIZE], int zero, int high) {
+    /* The element of largest magnitude is -zero of 4-bit quants, which have one more step on that side. */
+    float most = largest(x), divisor = zero == 8 ? 8 : 63;
+    Group g;
+    if (zero == 8)
+        for (int k = 0; k < GROUP_SIZE; k++)
+            if (__builtin_fabsf(x[k]) == most) {
+                most = -x[k];
+                break;
+            }
+    g.offset = 0;
+    g.scale = double_to_float16(most / divisor);
+    float scale = float16_to_float(g.scale), inverse = scale != 0 ? 1 / scale : 0;
+    for (int k = 0; k < GROUP_SIZE; k++) g.quants[k] = (uint8_t)(nearest(x[k] * inverse, -zero, high) + zero);
+    return g;
+}
+
+static Group asymmetric(const float x[GROUP_SIZE], int count) {
+    float low = x[0], high = x[0];
+    for (int k = 1; k < count; k++) {
+        low = smaller(low, x[k]);
+        high = larger(high, x[k]);
+    }
+    Group g = {double_to_float16((high - low) / 15), double_to_float16(low), {0}};
+    float scale = float16_to_float(g.scale), inverse = scale != 0 ? 1 / scale : 0, offset = float16_to_float(g.offset);
+    for (int k = 0; k < GROUP_SIZE; k++) g.quants[k] = (uint8_t)nearest((x[k] - offset) * inverse, 0, 15);
+    return g;
+}
+
+/* A group of zeros, which is what lies past the last row and column. */
+static Group empty_group(int layout) {
+    Group g = {0};
+    for (int k = 0; k < GROUP_SIZE; k++) g.quants[k] = layout == LAYOUT_Q8G ? 64 : layout == LAYOUT_Q4 ? 8 : 0;
+    return g;
+}
+
+static void write_group(char *group, const Group *g, int layout, int row) {
+    uint8_t *q = (uint8_t *)group + (layout == LAYOUT_Q4Z ? 32 : 16) + 4 * row;
+    ((uint16_t *)group)[row] = g->scale;
+    if (layout == LAYOUT_Q4Z) ((uint16_t *)group)[8 + row] = g->offset;
+    if (layout == LAYOUT_Q8G) {
+        for (int k = 0; k < GROUP_SIZE; k++) q[k / 4 * 32 + k % 4] = g->quants[k];
+        return;
+    }
+    for (int step = 0; step < 4; step++)
+        for (int k = 0; k < 4; k++)
+            q[32 * step + k] = (uint8_t)(g->quants[8 * step + k] | g->quants[8 * step + 4 + k] << 4);
+}
+
+static void quantize_grouped(char *panel, const Source *s, int first_row, int rows, int inner, int layout) {
+    float x[GROUP_SIZE];
+    for (int first = 0; first < inner; first += GROUP_SIZE, panel += group_bytes(layout)) {
+        int count = minimum(GROUP_SIZE, inner - first);
+        for (int r = 0; r < 8; r++) {
+            Group g = empty_group(layout), past = g;
+            if (r < rows) {
+                read_group(x, s, first_row + r, first, inner);
+                g = layout == LAYOUT_Q4Z ? asymmetric(x, count)
+                  : layout == LAYOUT_Q4  ? symmetric(x, 8, 7)
+                                         : symmetric(x, 64, 63);
+            }
+            for (int k = count; k < GROUP_SIZE; k++) g.quants[k] = past.quants[k];
+            write_group(panel, &g, layout, r);
+        }
+    }
+}
+
+static void to_float16(char *panel, const Source *s, int first_row, int rows, int inner) {
+    for (int k = 0; k < inner; k++)
+        for (int r = 0; r < 8; r++) {
+            int at = (first_row + r) * s->row_stride + k * s->column_stride;
+            uint16_t half = s->source == DTYPE_FLOAT16 && r < rows ? ((const uint16_t *)s->x)[at]
+                            : r < rows ? double_to_float16(convert_to_float(s->x, s->source, at)) : 0;
+            ((uint16_t *)panel)[8 * k + r] = half;
+        }
+}
+
+int op_quantize_weight(const Instruction *i, int part, int parts) {
+    int rows = INT(QUANTIZE_WEIGHT_ROWS), inner = INT(QUANTIZE_WEIGHT_INNER), layout = INT(QUANTIZE_WEIGHT_LAYOUT);
+    Source s = {
+        ADDRESS(const char, QUANTIZE_WEIGHT_X), INT(QUANTIZE_WEIGHT_SOURCE), INT(QUANTIZE_WEIGHT_ROW_STRIDE),
+        INT(QUANTIZE_WEIGHT_COLUMN_STRIDE),
+    };
+    int panels = ceil_div(rows, PANEL), end = split(panels, part + 1, parts), size = panel_bytes(layout, inner);
+    if (!dtype_size(s.source) || layout < LAYOUT_F16) return 1;
+    for (int p = split(panels, part, parts); p < end; p++) {
+        char *panel = ADDRESS(char, QUANTIZE_WEIGHT_W) + p * size;
+        int count = minimum(rows - p * PANEL, PANEL);
+        if (layout == LAYOUT_F16) to_float16(panel, &s, p * PANEL, count, inner);
+        else if (layout == LAYOUT_Q8) quantize_q8(panel, &s, p * PANEL, count, inner);
+        else quantize_grouped(panel, &s, p * PANEL, count, inner, layout);
+    }
+    return 0;
+}
+
+int op_pack_quantized(const Instruction *i, int part, int parts) {
+    int rows = INT(PACK_QUANTIZED_ROWS), inner = INT(PACK_QUANTIZED_INNER), layout = INT(PACK_QUANTIZED_LAYOUT);
+    int panels = ceil_div(rows, PANEL), end = split(panels, part + 1, parts), size = panel_bytes(layout, inner);
+    int groups = ceil_div(inner, GROUP_SIZE), padded = padded_inner(layout, inner);
+    int packed = layout == LAYOUT_Q4 || layout == LAYOUT_Q4Z;
+    const uint16_t *scale = ADDRESS(const uint16_t, PACK_QUANTIZED_SCALE);
+    const uint16_t *offset = ADDRESS(const uint16_t, PACK_QUANTIZED_OFFSET);
+    const uint8_t *q = ADDRESS(const uint8_t, PACK_QUANTIZED_Q);
+    if (layout < LAYOUT_Q8) return 1;
+    for (int p = split(panels, part, parts); p < end; p++) {
+        char *panel = ADDRESS(char, PACK_QUANTIZED_W) + p * size;
+        for (int r = 0; r < PANEL; r++) {
+            int row = p * PANEL + r, sum = 0;
+            if (layout == LAYOUT_Q8) {
+                for (int k = 0; k < padded; k++) {
+                    int8_t value = row < rows && k < inner ? ((const int8_t *)q)[row * inner + k] : 0;
+                    ((int8_t *)panel)[k / 4 * 32 + 4 * r + k % 4] = value;
+                    sum += value;
+                }
+                ((float *)(panel + 8 * padded))[r] = row < rows ? ((const float *)scale)[row] : 0;
+                ((float *)(panel + 8 * padded))[8 + r] = (float)sum;
+                continue;
+            }
+            for (int n = 0; n < groups; n++) {
+                Group g = empty_group(layout);
+                if (row < rows) {
+                    g.scale = scale[row * groups + n];
+                    g.offset = offset ? offset[row * groups + n] : 0;
+                    for (int k = 0; k < minimum(GROUP_SIZE, inner - n * GROUP_SIZE); k++) {
+                        int at = n * GROUP_SIZE + k;
+                        g.quants[k] = packed ? q[row * ceil_div(inner, 2) + at / 2] >> at % 2 * 4 & 15
+                                             : (uint8_t)((int8_t)q[row * inner + at] + 64);
+                    }
+                }
+                write_group(panel + n * group_bytes(layout), &g, layout, r);
+            }
+        }
+    }
+    return 0;
+}
+
+int op_unpack_quantized(const Instruction *i, int part, int parts) {
+    int rows = INT(UNPACK_QUANTIZED_ROWS), inner = INT(UNPACK_QUANTIZED_INNER), layout = INT(UNPACK_QUANTIZED_LAYOUT);
+    int end = split(rows, part + 1, parts), size = panel_bytes(layout, inner), groups = ceil_div(inner, GROUP_SIZE);
+    uint16_t *scale = ADDRESS(uint16_t, UNPACK_QUANTIZED_SCALE), *offset = ADDRESS(uint16_t, UNPACK_QUANTIZED_OFFSET);
+    uint8_t *q = ADDRESS(uint8_t, UNPACK_QUANTIZED_Q);
+    if (layout < LAYOUT_Q8) return 1;
+    for (int row = split(rows, part, parts); row < end; row++) {
+        int r = row % PANEL;
+        const uint8_t *panel = ADDRESS(const uint8_t, UNPACK_QUANTIZED_W) + row / PANEL * size;
+        if (layout == LAYOUT_Q8) {
+            for (int k = 0; k < inner; k++) q[row * inner + k] = panel[k / 4 * 32 + 4 * r + k % 4];
+            ((float *)scale)[row] = ((const float *)(panel + 8 * padded_inner(layout, inner)))[r];
+            continue;
+        }
+        for (int n = 0; n < groups; n++, panel += group_bytes(layout)) {
+            scale[row * groups + n] = ((const uint16_t *)panel)[r];
+            if (layout == LAYOUT_Q4Z) offset[row * groups + n] = ((const uint16_t *)panel)[8 + r];
+            const uint8_t *source = panel + (layout == LAYOUT_Q4Z ? 32 : 16) + 4 * r;
+            for (int k = 0; k < minimum(GROUP_SIZE, inner - n * GROUP_SIZE); k++) {
+                int at = n * GROUP_SIZE + k;
+                if (layout == LAYOUT_Q8G) {
+                    q[row * inner + at] = (uint8_t)(source[k / 4 * 32 + k % 4] - 64);
+                    continue;
+                }
+                int value = source[k / 8 * 32 + k % 4] >> k % 8 / 4 * 4 & 15;
+                uint8_t *byte = q + row * ceil_div(inner, 2) + at / 2;
+                *byte = at % 2 ? (uint8_t)((*byte & 15) | value << 4) : (uint8_t)value;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- Activations ---- */
+
+INLINE i32x4 to_int(f32x4 v) {
+#ifdef __wasm_relaxed_simd__
+    return (i32x4)wasm_i32x4_relaxed_trunc_f32x4((v128_t)v);
+#else
+    return (i32x4)wasm_i32x4_trunc_sat_f32x4((v128_t)v);
+#endif
+}
+
+INLINE void store_quants(Quant *q, i32x4 a, i32x4 b, i32x4 c, i32x4 d) {
+    v128_t low = wasm_i16x8_narrow_i32x4((v128_t)a, (v128_t)b), high = wasm_i16x8_narrow_i32x4((v128_t)c, (v128_t)d);
+#ifdef __wasm_relaxed_simd__
+    wasm_v128_store(q, wasm_i8x16_narrow_i16x8(low, high));
+#else
+    wasm_v128_store(q, low);
+    wasm_v128_store(q + 8, high);
+#endif
+}
+
+/* 16 values, zeros from `left` on. */
+INLINE void read16(f32x4 v[4], const float *x, int left) {
+    UNROLL for (int j = 0; j < 4; j++)
+        v[j] = left >= 4 * j + 4 ? load(x + 4 * j) : left > 4 * j ? load_some(x + 4 * j, left - 4 * j) : splat(0);
+}
+
+/* A row as quants 0 .. 127 over its range: x = low + scale * q. */
+static void quantize_row(Quant *q, float *scale, float *low, const float *x, int inner, int padded) {
+    f32x4 least = splat(x[0]), most = least, v[4];
+    int k = 0;
+    for (; k + 4 <= inner; k += 4) {
+        f32x4 e = load(x + k);
+        least = vec_min(least, e);
+        most = vec_max(most, e);
+    }
+    float bottom = -max_lanes(-least), top = max_lanes(most);
+    for (; k < inner; k++) {
+        bottom = smaller(bottom, x[k]);
+        top = larger(top, x[k]);
+    }
+    float step = (top - bottom) / 127, inverse = step > 1e-30f ? 1 / step : 0;
+    f32x4 factor = splat(inverse), shift = splat(0.5f - bottom * inverse);
+    KEEP(factor);
+    KEEP(shift);
+    for (k = 0; k < padded; k += 16) {
+        read16(v, x + k, inner - k);
+        UNROLL for (int j = 0; j < 4; j++) v[j] = vec_max(fma(v[j], factor, shift), splat(0));
+        store_quants(q + k, to_int(v[0]), to_int(v[1]), to_int(v[2]), to_int(v[3]));
+    }
+    *scale = step;
+    *low = bottom;
+}
+
+/* A row in groups of signed 8-bit quants: x = scale * q. */
+static void quantize_groups(Quant *q, float *scales, int32_t *sums, const float *x, int inner, int groups) {
+    for (int n = 0; n < groups; n++, q += GROUP_SIZE, x += GROUP_SIZE) {
+        f32x4 v[8], most = splat(0);
+        i32x4 quants[8], sum = {0};
+        read16(v, x, inner - n * GROUP_SIZE);
+        read16(v + 4, x + 16, inner - n * GROUP_SIZE - 16);
+        UNROLL for (int j = 0; j < 8; j++) most = vec_max(most, vec_abs(v[j]));
+        float top = max_lanes(most), inverse = top > 1e-30f ? 127 / top : 0;
+        UNROLL for (int j = 0; j < 8; j++) {
+            quants[j] = to_int((f32x4)wasm_f32x4_nearest((v128_t)(v[j] * splat(inverse))));
+            sum += quants[j];
+        }
+        store_quants(q, quants[0], quants[1], quants[2], quants[3]);
+        store_quants(q + 16, quants[4], quants[5], quants[6], quants[7]);
+        scales[n] = top / 127;
+        sums[n] = sum[0] + sum[1] + sum[2] + sum[3];
+    }
+}
+
+int op_quantize_rows(const Instruction *i, int part, int parts) {
+    int rows = INT(QUANTIZE_ROWS_ROWS), inner = INT(QUANTIZE_ROWS_INNER), layout = INT(QUANTIZE_ROWS_LAYOUT);
+    int end = split(rows, part + 1, parts);
+    Activations a = activations(ADDRESS(char, QUANTIZE_ROWS_XQ), layout, rows, inner);
+    for (int r = split(rows, part, parts); r < end; r++) {
+        const float *x = INPUT(QUANTIZE_ROWS_X) + r * inner;
+        Quant *q = a.quants + r * a.inner;
+        float *scale = a.scale + r * a.groups, *correction = a.correction + r * a.groups;
+        if (is_grouped(layout)) quantize_groups(q, scale, (int32_t *)correction, x, inner, a.groups);
+        else quantize_row(q, scale, correction, x, inner, a.inner);
+    }
+    return 0;
+}

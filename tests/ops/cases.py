@@ -363,11 +363,9 @@ def attention_cases() -> Iterator[Case]:
     yield attention_case(1, 1, 1, 400, 256)
     yield attention_case(2, 12, 128, 128, 32, mask="right")
     for label, hidden in (("some", np.s_[:, :, :, 3:9]), ("some-rows-whole", np.s_[:, 0, 2:4])):
-        for value in (LOWEST, -np.inf):
-            name = f"bias-{value:.0f}-for-{label}"
-            yield attention_case(
-                2, 2, 5, 20, 8, bias="batched", mask="right", hidden=hidden, hidden_by=value, label=name
-            )
+        for kind, value in (("lowest", LOWEST), ("infinite", -np.inf)):
+            name = f"{kind}-bias-for-{label}"
+            yield attention_case(2, 2, 5, 20, 8, 0, "right", "batched", hidden=hidden, hidden_by=value, label=name)
 
 
 def matmul_case(label: str, outer: int, middle: int, rows: int, columns: int, inner: int, a: Array, b: Array,
@@ -444,7 +442,7 @@ def softmax_cases() -> Iterator[Case]:
     hidden = np.array([[1, -np.inf, 2, -np.inf]], np.float32)
     for log, y in ((0, [[0.26894142, 0, 0.73105858, 0]]), (1, [[-1.31326169, -np.inf, -0.31326169, -np.inf]])):
         yield Case(
-            "softmax", f"infinite{'-log' * log}", {"x": hidden, "mask": None, "bias": None}, {"y": np.float32(y)},
+            "softmax", f"infinite{'-log' * log}", {"x": hidden, "mask": None, "bias": None}, {"y": np.array(y, np.float32)},
             {"batch": 1, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "log": log},
         )  # fmt: skip
     far = np.array([[1e4, 0, -1e4, 5], [-1e38, -1e38, 1e38, 0]], np.float32)

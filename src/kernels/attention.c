@@ -25,15 +25,31 @@ typedef struct {
 } Head;
 
 typedef struct {
-    float keys[BUFFER];   /* panels [keys / 8][dim][8] */
-    float values[BUFFER]; /* panels [dim / 8][count][8] */
-    int start, count, first;
-    int masked; /* how many of the keys the mask hides */
+    float keys[BUFFER];       /* panels [keys / 8][dim][8] */
+    float values[BUFFER];     /* panels [dim / 8][count][8] */
+    float ceiling[MAX_KEYS];  /* of scores: infinity, the lowest float32 where hidden, -infinity past the end */
+    int start, count, padded; /* keys; count rounded up to whole panels */
+    int first;                /* nothing has been added up yet */
+    int hidden, capped;       /* how many keys the mask hides; whether some ceiling is not infinity */
 } Block;
 
 typedef struct {
     float highest[QUERIES], sum[QUERIES];
 } Running;
+
+static void open_block(const Head *h, Block *b, int start, int count) {
+    const float infinity = __builtin_inff();
+    b->start = start;
+    b->count = count;
+    b->padded = round_up(count, PANEL);
+    b->hidden = 0;
+    for (int j = 0; j < b->padded; j++) {
+        int hidden = j < count && h->mask && !h->mask[start + j];
+        b->ceiling[j] = hidden ? LOWEST : j < count ? infinity : -infinity;
+        b->hidden += hidden;
+    }
+    b->capped = b->hidden || b->padded > count;
+}
 
 static void pack_block(const Head *h, Block *b) {
     const float *k = h->k + b->start * h->k_stride, *v = h->v + b->start * h->v_stride;
@@ -44,9 +60,12 @@ static void pack_block(const Head *h, Block *b) {
         pack_panel(b->values + d * b->count, v + d, minimum(h->dim - d, PANEL), b->count, 1, h->v_stride, 1);
 }
 
-static float highest_of(const float *s, int count, float highest) {
+/* The highest of the scores of one query and of `highest`. */
+static float highest_of(float *s, const Block *block, float highest) {
     f32x4 a = splat(highest), b = a;
-    for (int j = 0; j < count; j += 8) {
+    if (block->capped)
+        for (int j = 0; j < block->padded; j += 4) store(s + j, vec_min(load(s + j), load(block->ceiling + j)));
+    for (int j = 0; j < block->padded; j += 8) {
         a = vec_max(a, load(s + j));
         b = vec_max(b, load(s + j + 4));
     }
@@ -70,14 +89,13 @@ INLINE float raise(float *s, int count, float shift, const Exp2 *k) {
    rescaled where that rose. One step for all queries at a time, so that none waits for another's result. */
 static void update(const Head *h, const Block *b, Running *running, float *scores, int query, int queries) {
     const Exp2 k = exp2_constants();
-    int padded = round_up(b->count, PANEL);
     float *highest = running->highest + query, *sum = running->sum + query, before[TILE];
     for (int r = 0; r < queries; r++) {
         before[r] = highest[r];
-        highest[r] = highest_of(scores + r * MAX_KEYS, padded, before[r]);
+        highest[r] = highest_of(scores + r * MAX_KEYS, b, before[r]);
     }
     for (int r = 0; r < queries; r++) {
-        float total = raise(scores + r * MAX_KEYS, padded, highest[r], &k);
+        float total = raise(scores + r * MAX_KEYS, b->padded, highest[r], &k);
         if (b->first) {
             sum[r] = total;
         } else if (highest[r] > before[r]) {
@@ -117,28 +135,18 @@ static void add_values(const Head *h, const Block *b, const float *weights, floa
 
 static void attend_tile(const Head *h, const Block *b, Running *running, int query, int queries) {
     float scores[TILE * MAX_KEYS];
-    int padded = round_up(b->count, PANEL);
     Gemm g = {
         .x = h->q + query * h->q_stride, .x_stride = h->q_stride, .w = b->keys, .panel_stride = PANEL * h->dim,
-        .y = scores, .y_stride = MAX_KEYS, .rows = queries, .panels = padded / PANEL, .inner = h->dim,
+        .y = scores, .y_stride = MAX_KEYS, .rows = queries, .panels = b->padded / PANEL, .inner = h->dim,
     };
     gemm(&g);
     for (int r = 0; r < queries; r++) {
-        float *s = scores + r * MAX_KEYS;
         int last = h->causal ? h->last + query + r - b->start : b->count;
-        if (h->bias || b->masked || last < b->count - 1)
-            adjust_scores(s, h->bias ? h->bias + (query + r) * h->kv_len + b->start : 0, LOG2E,
-                          b->masked ? h->mask + b->start : 0, last, b->count);
-        for (int j = b->count; j < padded; j++) s[j] = -__builtin_inff();
+        const float *bias = h->bias ? h->bias + (query + r) * h->kv_len + b->start : 0;
+        if (bias || last < b->count - 1) adjust_scores(scores + r * MAX_KEYS, bias, LOG2E, 0, last, b->count);
     }
     update(h, b, running, scores, query, queries);
     add_values(h, b, scores, h->y + query * h->y_stride, queries);
-}
-
-static int count_masked(const int32_t *mask, int count) {
-    int masked = 0;
-    for (int j = 0; j < count; j++) masked += mask[j] == 0;
-    return masked;
 }
 
 static int first_unmasked(const Head *h) {
@@ -159,14 +167,13 @@ static void attend(const Head *h) {
     int size = round_up(ceil_div(limit, ceil_div(limit, most)), PANEL);
     for (int j = 0; j < h->queries; j++) running.highest[j] = LOWEST;
     b.first = 1;
-    for (b.start = 0; b.start < limit; b.start += size) {
-        b.count = minimum(size, limit - b.start);
-        b.masked = h->mask ? count_masked(h->mask + b.start, b.count) : 0;
-        if (skip && b.masked == b.count) continue;
+    for (int start = 0; start < limit; start += size) {
+        open_block(h, &b, start, minimum(size, limit - start));
+        if (skip && b.hidden == b.count) continue;
         pack_block(h, &b);
         for (int query = 0; query < h->queries;) {
             int left = h->queries - query, queries = ceil_div(left, ceil_div(left, TILE));
-            if (!(skip && h->causal && h->last + query + queries <= b.start))
+            if (!(skip && h->causal && h->last + query + queries <= start))
                 attend_tile(h, &b, &running, query, queries);
             query += queries;
         }
@@ -183,24 +190,29 @@ int op_attention(const Instruction *i, int part, int parts) {
     int batch = INT(ATTENTION_BATCH), heads = INT(ATTENTION_HEADS), kv_heads = INT(ATTENTION_KV_HEADS);
     int q_len = INT(ATTENTION_Q_LEN), kv_len = INT(ATTENTION_KV_LEN), dim = INT(ATTENTION_HEAD_DIM);
     int q_stride = INT(ATTENTION_Q_STRIDE), k_stride = INT(ATTENTION_K_STRIDE), v_stride = INT(ATTENTION_V_STRIDE);
-    int causal = INT(ATTENTION_CAUSAL), bias_stride = INT(ATTENTION_BIAS_BATCH_STRIDE);
+    int bias_stride = INT(ATTENTION_BIAS_BATCH_STRIDE);
     const float *bias = INPUT(ATTENTION_BIAS);
     const int32_t *mask = ADDRESS(const int32_t, ATTENTION_MASK);
     if (dim > MAX_DIM || kv_heads < 1 || heads % kv_heads || kv_len < 1) return 1;
-    int chunks = ceil_div(q_len, QUERIES), items = batch * heads * chunks, end = split(items, part + 1, parts);
-    for (int item = split(items, part, parts); item < end; item++) {
-        int chunk = item % chunks, head = item / chunks % heads, b = item / chunks / heads;
-        int query = split(q_len, chunk, chunks), kv_head = head / (heads / kv_heads);
+
+    int group = heads / kv_heads, single = q_len == 1; /* then heads of a group are taken as queries of one head */
+    int queries = single ? group : q_len, chunks = ceil_div(queries, QUERIES), items = single ? kv_heads : heads;
+    int begin = split(batch * items * chunks, part, parts), end = split(batch * items * chunks, part + 1, parts);
+    for (int item = begin; item < end; item++) {
+        int chunk = item % chunks, b = item / chunks / items, head = item / chunks % items * (single ? group : 1);
+        int query = split(queries, chunk, chunks);
+        int q_step = single ? dim : q_stride, y_step = single ? dim : heads * dim;
         Head h = {
-            .q = INPUT(ATTENTION_Q) + (b * q_len + query) * q_stride + head * dim,
-            .k = INPUT(ATTENTION_K) + b * kv_len * k_stride + kv_head * dim,
-            .v = INPUT(ATTENTION_V) + b * kv_len * v_stride + kv_head * dim,
+            .q = INPUT(ATTENTION_Q) + b * q_len * q_stride + head * dim + query * q_step,
+            .k = INPUT(ATTENTION_K) + b * kv_len * k_stride + head / group * dim,
+            .v = INPUT(ATTENTION_V) + b * kv_len * v_stride + head / group * dim,
             .bias = bias ? bias + b * bias_stride + (head * q_len + query) * kv_len : 0,
             .mask = mask ? mask + b * kv_len : 0,
-            .y = OUTPUT(ATTENTION_Y) + ((b * q_len + query) * heads + head) * dim,
-            .queries = split(q_len, chunk + 1, chunks) - query, .kv_len = kv_len, .dim = dim,
-            .q_stride = q_stride, .k_stride = k_stride, .v_stride = v_stride, .y_stride = heads * dim,
-            .last = query + kv_len - q_len, .causal = causal, .scale = FLOAT(ATTENTION_SCALE) * LOG2E,
+            .y = OUTPUT(ATTENTION_Y) + (b * q_len * heads + head) * dim + query * y_step,
+            .queries = split(queries, chunk + 1, chunks) - query, .kv_len = kv_len, .dim = dim,
+            .q_stride = q_step, .k_stride = k_stride, .v_stride = v_stride, .y_stride = y_step,
+            .last = query + kv_len - q_len, .causal = INT(ATTENTION_CAUSAL) && !single,
+            .scale = FLOAT(ATTENTION_SCALE) * LOG2E,
         };
         attend(&h);
     }

@@ -120,8 +120,8 @@ INLINE void transpose4(f32x4 v[4]) {
 
 /* ---- Control over the generated code ---- */
 
-/* The value stays in a local here: LLVM may neither merge an accumulator chain into one deep expression, after which the
-   engine spills, nor rebuild a constant at every use. */
+/* The value stays in a local here: LLVM may neither merge an accumulator chain into one deep expression, after which
+   the engine spills, nor rebuild a constant at every use. */
 #define KEEP(v) __asm__ volatile("" : "+r"(v))
 
 /* The same for every vector of a struct of them. */

@@ -8,12 +8,16 @@
 INLINE void adjust_scores(float *s, const float *bias, float bias_scale, const int32_t *mask, int last, int count) {
     f32x4 lowest = splat(LOWEST), scale = splat(bias_scale);
     i32x4 index = {0, 1, 2, 3};
-    for (int j = 0; j < count; j += 4) {
-        int left = count - j;
-        f32x4 v = load_some(s + j, left);
-        if (bias) v = vec_max(fma(load_some(bias + j, left), scale, v), lowest);
-        i32x4 seen = index + j <= last;
-        if (mask) seen &= (i32x4)load_some((const float *)mask + j, left) != 0;
-        store_some(s + j, select(seen, v, lowest), left);
-    }
+#define ADJUST(left)                                                                                                  \
+    do {                                                                                                              \
+        f32x4 v = load_some(s + j, left);                                                                             \
+        if (bias) v = vec_max(fma(load_some(bias + j, left), scale, v), lowest);                                      \
+        i32x4 seen = index + j <= last;                                                                               \
+        if (mask) seen &= (i32x4)load_some((const float *)mask + j, left) != 0;                                       \
+        store_some(s + j, select(seen, v, lowest), left);                                                             \
+    } while (0)
+    int j = 0;
+    for (; j + 4 <= count; j += 4) ADJUST(4);
+    if (j < count) ADJUST(count - j);
+#undef ADJUST
 }

@@ -179,15 +179,15 @@ def probabilities(scores: Array) -> Array:
 
 
 def mask_of(batch: int, kv_len: int, kind: str) -> Array | None:
-    """None, or int32 [batch, kv_len]: right-padded, left-padded, with holes, or with a row that is masked entirely."""
+    """None, or int32 [batch, kv_len]: padded right or left (a little, or "long"), with holes, or one row "full"."""
     if kind == "no":
         return None
     mask = np.ones((batch, kv_len), np.int32)
     for item in range(batch):
-        pad = min(kv_len - 1, 1 + item * 2)
-        if kind == "right":
+        pad = min(kv_len - 1, 1 + item * 2 + ("long" in kind) * kv_len * 3 // 4)
+        if "right" in kind:
             mask[item, kv_len - pad :] = 0
-        elif kind == "left":
+        elif "left" in kind:
             mask[item, :pad] = 0
         elif kind == "holes":
             mask[item, 1::2] = 0
@@ -197,12 +197,14 @@ def mask_of(batch: int, kv_len: int, kind: str) -> Array | None:
 
 
 def attended(scores: Array, mask: Array | None, causal: int) -> Array:
-    """Probabilities of scores [batch, heads, q_len, kv_len], position by position."""
+    """Probabilities of scores [batch, heads, q_len, kv_len], query by query."""
     scores = scores.copy()
     batch, _, q_len, kv_len = scores.shape
-    for b, i, j in product(range(batch), range(q_len), range(kv_len)):
-        if (mask is not None and not mask[b, j]) or (causal and j > i + kv_len - q_len):
-            scores[b, :, i, j] = LOWEST
+    for b, i in product(range(batch), range(q_len)):
+        if mask is not None:
+            scores[b, :, i, mask[b] == 0] = LOWEST
+        if causal:
+            scores[b, :, i, max(0, i + 1 + kv_len - q_len) :] = LOWEST
     return probabilities(scores)
 
 
@@ -297,7 +299,8 @@ def layer_norm_cases() -> Iterator[Case]:
 
 def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, kv_heads: int = 0, mask: str = "no",
                    bias: str = "no", causal: int = 0, fused: bool = False, scale: float = 0.0,
-                   spread: float = 1.0, label: str = "") -> Case:  # fmt: skip
+                   spread: float = 1.0, label: str = "", hidden: Any = None,
+                   hidden_by: float = LOWEST) -> Case:  # fmt: skip
     """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v side by side, as one projection gives them."""
     kv_heads = kv_heads or heads
     scale = scale or head_dim**-0.5
@@ -307,6 +310,8 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
         for i, (length, width) in enumerate(zip((q_len, kv_len, kv_len), widths, strict=True))
     )
     b = normal(1 if bias == "shared" else batch, heads, q_len, kv_len, seed=12) if bias != "no" else None
+    if b is not None and hidden is not None:
+        b[hidden] = hidden_by
     m = mask_of(batch, kv_len, mask)
     y = np.zeros((batch, q_len, heads, head_dim))
     q4 = q.reshape(batch, q_len, heads, head_dim).astype(np.float64)
@@ -315,7 +320,7 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
         g = h // (heads // kv_heads)
         scores = scale * (q4[:, :, h] @ k4[:, :, g].transpose(0, 2, 1))
         if b is not None:
-            scores = scores + b[:, h]
+            scores = np.maximum(scores + b[:, h], LOWEST)
         y[:, :, h] = attended(scores[:, None], m, causal)[:, 0] @ v4[:, :, g]
     strides = widths
     if fused:
@@ -352,7 +357,15 @@ def attention_cases() -> Iterator[Case]:
     yield attention_case(1, 1, 4, 20, 8, spread=8.0, label="peaked")
     yield attention_case(1, 2, 4, 6, 8, scale=1.0, label="scale-1")
     yield attention_case(1, 2, 6, 4, 8, causal=1, label="causal-rows-that-see-nothing")
+    for mask, causal in product(("long-left", "long-right", "holes", "full"), (0, 1)):
+        yield attention_case(2, 1, 300, 300, 8, mask=mask, causal=causal)
+        yield attention_case(2, 2, 3, 270, 130, mask=mask, causal=causal, bias="batched")
+    yield attention_case(1, 1, 1, 400, 256)
     yield attention_case(2, 12, 128, 128, 32, mask="right")
+    for label, hidden in (("some", np.s_[:, :, :, 3:9]), ("some-rows-whole", np.s_[:, 0, 2:4])):
+        for kind, value in (("lowest", LOWEST), ("infinite", -np.inf)):
+            name = f"{kind}-bias-for-{label}"
+            yield attention_case(2, 2, 5, 20, 8, 0, "right", "batched", hidden=hidden, hidden_by=value, label=name)
 
 
 def matmul_case(label: str, outer: int, middle: int, rows: int, columns: int, inner: int, a: Array, b: Array,
@@ -425,6 +438,12 @@ def softmax_cases() -> Iterator[Case]:
             {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len,
              "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "log": log},
             flops=5 * x.size,
+        )  # fmt: skip
+    hidden = np.array([[1, -np.inf, 2, -np.inf]], np.float32)
+    for log, y in ((0, [[0.26894142, 0, 0.73105858, 0]]), (1, [[-1.31326169, -np.inf, -0.31326169, -np.inf]])):
+        yield Case(
+            "softmax", f"infinite{'-log' * log}", {"x": hidden, "mask": None, "bias": None}, {"y": np.array(y, np.float32)},
+            {"batch": 1, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "log": log},
         )  # fmt: skip
     far = np.array([[1e4, 0, -1e4, 5], [-1e38, -1e38, 1e38, 0]], np.float32)
     for log in (0, 1):

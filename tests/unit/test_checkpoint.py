@@ -569,6 +569,16 @@ def test_joined_checkpoint(executor: Executor) -> None:
     free(model)
 
 
+@pytest.mark.parametrize("left", [40, 120, 340])
+def test_memory_is_given_back_when_parts_fail_to_come(executor: Executor, left: int) -> None:
+    """The stream breaks within the last, the second and the first of three parts."""
+    parts = {f"layer.0.{name}.weight": np.zeros((rows, 7), np.float32) for name, rows in (("q", 7), ("k", 3), ("v", 3))}
+    data = encode(parts)
+    repository = MemoryRepository({SINGLE: data}, chunk=20, fail_at=len(data) - left)
+    with pytest.raises(RuntimeError, match="broke"):
+        load(Joined(PreTrainedConfig()), executor, repository)
+
+
 def test_a_part_is_missing(executor: Executor) -> None:
     stored = {f"layer.0.{name}.weight": np.zeros((4, 7), np.float32) for name in "qk"}
     model = Joined(PreTrainedConfig())

@@ -268,6 +268,10 @@ def test_defaults_of_the_pipeline_give_way_to_options_of_the_call() -> None:
         assert "entity" in pipe(TEXTS[1], aggregation_strategy="none")[0]
     with pytest.raises(InputError, match="aggregation_strategy"):
         pipeline("ner", str(ENCODERS / "no-such-folder"), aggregation="simple")
+    events: list[dict[str, Any]] = []
+    with pytest.raises(InputError, match="aggregation_strategy"):
+        pipeline(model=str(ENCODERS / "bert-ner"), aggregation="simple", progress_callback=events.append)
+    assert not [e for e in events if e.get("file") == "model.safetensors"]
 
 
 # feature-extraction
@@ -662,11 +666,15 @@ def test_a_loaded_model_stays_the_callers() -> None:
     pipe.dispose()
     with pipeline(model=model, tokenizer=tokenizer) as again:
         assert again(TEXTS) == expected
+    last = pipeline(model=model, tokenizer=tokenizer)
     with pytest.raises(InputError, match="tokenizer"):
         pipeline("text-classification", model)
     with pytest.raises(InputError, match="dtype"):
         pipeline("text-classification", model, tokenizer=tokenizer, dtype="fp32")
     model.dispose()
+    with pytest.raises(DisposedError):
+        last("good")
+    last.dispose()
 
 
 def test_where_the_model_comes_from_and_how_it_computes() -> None:

@@ -184,6 +184,12 @@ def test_missing_vocabulary(name: str, missing: list[str], tmp_path: Path) -> No
     assert "save_pretrained" in caught.value.hint
 
 
+def test_vocabulary_with_line_ends_of_windows(tmp_path: Path) -> None:
+    files = legacy("bert from vocab.txt", tmp_path)
+    expected = load({}, **files).get_vocab()
+    assert load({}, **(files | {"vocab__txt": files["vocab__txt"].replace("\n", "\r\n")})).get_vocab() == expected
+
+
 def test_vocabulary_in_a_form_that_is_not_read() -> None:
     with pytest.raises(FileNotFoundInRepositoryError, match="T5Tokenizer"):
         load(tokenizer__json=None, tokenizer_config__json={"tokenizer_class": "T5Tokenizer"})
@@ -215,6 +221,8 @@ def test_remote_code_is_refused() -> None:
 def test_unknown_options_of_loading() -> None:
     with pytest.raises(InputError, match="max_size"):
         load({"max_size": 3})
+    with pytest.raises(InputError, match="revision"):
+        load({"revision": "main"})  # of a repository that is open already
     with pytest.raises(UnsupportedError, match="use_fast"):
         load({"use_fast": False})
     load({"use_fast": True, "trust_remote_code": False})
@@ -227,7 +235,7 @@ def test_loading_can_be_awaited() -> None:
         return await AutoTokenizer.from_pretrained(str(BERT))
 
     assert asyncio.run(loaded()).cls_token_id == 2
-    assert PreTrainedTokenizer.from_pretrained(str(BERT)).name_or_path == str(BERT)
+    assert PreTrainedTokenizer.from_pretrained(BERT).name_or_path == str(BERT)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ rounds once, at the end, to the element type of the output. What the ops have in
 * Arrays are float32 unless the op says otherwise; strides count elements, not bytes.
 * An output may have the address of an input of the same size; otherwise the two must not overlap.
 * A masked position is one whose mask is 0. Its score is *replaced* by the lowest float32, so a row of which
-  everything is masked attends uniformly, as in transformers.
+  everything is masked attends uniformly, as in transformers. A bias lowers a score no further than that either.
 * An op that refuses its operands writes nothing.
 """
 
@@ -137,21 +137,18 @@ def log_softmax(scores: Array) -> Array:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def masked(scores: Array, mask: Array | None, causal: int) -> Array:
-    """Scores [batch, heads, q_len, kv_len] with what may not be seen replaced by the lowest float32."""
-    q_len, kv_len = scores.shape[-2:]
-    if mask is not None:
-        scores = np.where(mask[:, None, None, :] == 0, LOWEST, scores)
+def adjusted(m: Memory, scores: Array, mask: int, bias: int, bias_batch_stride: int, causal: int) -> Array:
+    """Scores [batch, heads, q_len, kv_len] with the bias added, and the lowest float32 where nothing may be seen."""
+    batch, _, q_len, kv_len = scores.shape
+    if bias:
+        strides = (bias_batch_stride, q_len * kv_len, kv_len, 1)
+        scores = np.maximum(scores + m.strided(bias, scores.shape, strides).astype(np.float64), LOWEST)
+    if mask:
+        scores = np.where(m.integers(mask, batch, 1, 1, kv_len) == 0, LOWEST, scores)
     if causal:
         future = np.arange(kv_len)[None, :] > np.arange(q_len)[:, None] + (kv_len - q_len)
         scores = np.where(future, LOWEST, scores)
     return scores
-
-
-def load_bias(memory: Memory, address: int, shape: tuple[int, int, int, int], batch_stride: int) -> Array:
-    _, heads, q_len, kv_len = shape
-    strides = (batch_stride, q_len * kv_len, kv_len, 1)
-    return memory.strided(address, (shape[0], heads, q_len, kv_len), strides).astype(np.float64)
 
 
 # Ops
@@ -228,9 +225,7 @@ def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, b
     keys = positions(k, kv_len, kv_heads, k_stride).repeat(group, axis=2)
     values = positions(v, kv_len, kv_heads, v_stride).repeat(group, axis=2)
     scores = scale * np.einsum("bihd,bjhd->bhij", queries, keys)
-    if bias:
-        scores += load_bias(m, bias, (batch, heads, q_len, kv_len), bias_batch_stride)
-    scores = masked(scores, m.integers(mask, batch, kv_len) if mask else None, causal)
+    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal)
     m.put(y, np.einsum("bhij,bjhd->bihd", np.exp(log_softmax(scores)), values))
 
 
@@ -255,9 +250,7 @@ def softmax(m: Memory, y: int, x: int, mask: int, bias: int, batch: int, heads: 
     mask, bias and causal are as in `attention`.
     """
     scores = m.floats(x, batch, heads, q_len, kv_len)
-    if bias:
-        scores += load_bias(m, bias, (batch, heads, q_len, kv_len), bias_batch_stride)
-    scores = masked(scores, m.integers(mask, batch, kv_len) if mask else None, causal)
+    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal)
     result = log_softmax(scores)
     m.put(y, result if log else np.exp(result))
 

@@ -114,6 +114,7 @@ async def _load(
     if task is None:
         task = _task_of((await repository.json("config.json")).get("architectures") or [])
     chosen = pipeline_class(task)
+    make_options(chosen.options_class, options, task)
     await repository.expect(*(_MODEL_FILES if tokenizer is not None else _MODEL_FILES + _TOKENIZER_FILES))
     models: list[Any] = []
 
@@ -132,11 +133,11 @@ async def _load(
     try:
         tokenizer, _ = await gather(load_tokenizer(), load_model())
         pipe = chosen(models[0], tokenizer, owns_model=True, **options)
+        progress({"status": "ready", "task": task, "model": name})
     except BaseException:
         for model in models:
             model.dispose()
         raise
-    progress({"status": "ready", "task": task, "model": name})
     return pipe
 
 

@@ -86,6 +86,14 @@ def _choose(option: str, value: Any, choices: dict[Any, str | None]) -> str | No
     raise InputError(f"{option} is one of {names}, not {value!r}.")
 
 
+def check_counts(**counts: int | None) -> None:
+    """Raise InputError for lengths that are no whole numbers, or are negative; a multiple of 0 is none either."""
+    for name, value in counts.items():
+        least = 1 if name == "pad_to_multiple_of" else 0
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise InputError(f"{name} is an integer from {least}, not {value!r}.")
+
+
 def check_side(name: str, side: str) -> str:
     """The side, if it is one."""
     if side not in ("left", "right"):

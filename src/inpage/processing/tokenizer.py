@@ -1,5 +1,6 @@
 """Tokenizers: text to ids and back, with the calling conventions of transformers, over the `tokenizers` package."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from ..errors import InputError, RemoteCodeError, UnsupportedError
 from ..runtime import Awaitable, resolve
 from .backend import load_backend
 from .batch_encoding import BatchEncoding
-from .lengths import UNLIMITED, Lengths, check_side, pad_encoded, resolve_lengths
+from .lengths import UNLIMITED, Lengths, check_counts, check_side, pad_encoded, resolve_lengths
 from .special_tokens import SpecialTokens
 from .text_batch import as_text_batch
 from .tokenizer_backend import add_configured_tokens, apply_options, build_backend
@@ -56,7 +57,7 @@ class PreTrainedTokenizer(SpecialTokens, Awaitable):
         self._reset_backend()
 
     @classmethod
-    def from_pretrained(cls, name: str, **options: Any) -> Self:
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Self:
         """Load from a hub repository, a local folder or the address of a folder.
 
         Keyword arguments are the hub's (`revision`, `subfolder`, `token`, `progress_callback`, `local_files_only`),
@@ -72,15 +73,15 @@ class PreTrainedTokenizer(SpecialTokens, Awaitable):
     @classmethod
     async def _from_pretrained(cls, source: Any, **options: Any) -> Self:
         """As `from_pretrained`; `source` may also be an opened `Repository`."""
-        hub_options = {name: options.pop(name) for name in _HUB_OPTIONS if name in options}
         if options.pop("trust_remote_code", False):
             raise RemoteCodeError("trust_remote_code=True is refused: code from repositories is never run.")
         if not options.pop("use_fast", True):
             raise UnsupportedError("use_fast=False asks for a tokenizer in Python; only the fast ones are here.")
-        if isinstance(source, str):
+        if isinstance(source, str | os.PathLike):
             from ..hub import Repository
 
-            source = Repository(source, **hub_options)
+            hub_options = {name: options.pop(name) for name in _HUB_OPTIONS if name in options}
+            source = Repository(os.fspath(source), **hub_options)
         files = await read_tokenizer_files(source)
         tokenizers = await load_backend()
         backend = build_backend(tokenizers, files)
@@ -126,6 +127,7 @@ class PreTrainedTokenizer(SpecialTokens, Awaitable):
         if text_target is not None or text_pair_target is not None:
             raise UnsupportedError("text_target is not supported.", hint="Encode the targets in a call of their own.")
         batch = as_text_batch(text, text_pair, is_split_into_words)
+        check_counts(max_length=max_length, stride=stride, pad_to_multiple_of=pad_to_multiple_of)
         lengths = resolve_lengths(self, padding, truncation, max_length, pad_to_multiple_of, verbose)
         if lengths.truncation and lengths.max_length is not None:
             self._check_truncation(lengths.max_length, stride, add_special_tokens, batch.pairs)
@@ -178,6 +180,7 @@ class PreTrainedTokenizer(SpecialTokens, Awaitable):
         `attention_mask` is made where it is missing and the model wants it. Tensors among the values become lists
         unless `return_tensors` says otherwise.
         """
+        check_counts(max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
         lengths = resolve_lengths(self, padding, False, max_length, pad_to_multiple_of, verbose)
         side = check_side("padding_side", padding_side or self.padding_side)
         return pad_encoded(
@@ -280,12 +283,12 @@ class PreTrainedTokenizer(SpecialTokens, Awaitable):
 
     def _check_truncation(self, max_length: int, stride: int, add_special_tokens: bool, pair: bool) -> None:
         """The backend skips a truncation that it cannot do, or panics; say so instead."""
-        special = self.num_special_tokens_to_add(pair) if add_special_tokens else 0
-        if max_length < special:
+        special = self.num_special_tokens_to_add(pair)
+        if add_special_tokens and max_length < special:
             raise InputError(f"max_length={max_length} is too short for the {special} special tokens around each text.")
         if stride and stride >= max_length - special:
             raise InputError(
-                f"stride={stride} is too long: of max_length={max_length} tokens, {special} are special tokens.",
+                f"stride={stride} is too long: of max_length={max_length} tokens, {special} are for special tokens.",
                 hint=f"The stride is at most {max(max_length - special - 1, 0)} here.",
             )
 
@@ -354,7 +357,7 @@ class AutoTokenizer:
     """Loads the tokenizer of any repository that has a tokenizer.json; see `PreTrainedTokenizer.from_pretrained`."""
 
     @staticmethod
-    def from_pretrained(name: str, **options: Any) -> PreTrainedTokenizer:
+    def from_pretrained(name: str | os.PathLike[str], **options: Any) -> PreTrainedTokenizer:
         return PreTrainedTokenizer.from_pretrained(name, **options)
 
     @staticmethod

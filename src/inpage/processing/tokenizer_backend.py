@@ -17,8 +17,8 @@ def build_backend(tokenizers: Any, files: TokenizerFiles) -> Any:
             return tokenizers.Tokenizer.from_buffer(files.tokenizer)
         assert files.vocabulary is not None  # see _read_vocabulary
         if files.merges is None:
-            return _wordpiece_backend(tokenizers, files, files.vocabulary.decode())
-        return _byte_level_backend(tokenizers, files, files.vocabulary.decode(), files.merges.decode())
+            return _wordpiece_backend(tokenizers, files, _lines(files.vocabulary))
+        return _byte_level_backend(tokenizers, files, json.loads(files.vocabulary), _lines(files.merges))
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"The tokenizer file of {files.name} cannot be read: {error}.",
@@ -26,9 +26,13 @@ def build_backend(tokenizers: Any, files: TokenizerFiles) -> Any:
         ) from error
 
 
-def _wordpiece_backend(tokenizers: Any, files: TokenizerFiles, vocabulary: str) -> Any:
+def _lines(text: bytes) -> list[str]:
+    return text.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def _wordpiece_backend(tokenizers: Any, files: TokenizerFiles, vocabulary: list[str]) -> Any:
     unknown, first, last = (token_text(files.merged[name]) for name in ("unk_token", "cls_token", "sep_token"))
-    ids = {token: i for i, token in enumerate(vocabulary.removesuffix("\n").split("\n"))}
+    ids = {token: i for i, token in enumerate(vocabulary)}
     backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token=unknown))
     backend.normalizer = tokenizers.normalizers.BertNormalizer()
     backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -44,11 +48,10 @@ def _wordpiece_backend(tokenizers: Any, files: TokenizerFiles, vocabulary: str) 
     return backend
 
 
-def _byte_level_backend(tokenizers: Any, files: TokenizerFiles, vocabulary: str, merges: str) -> Any:
+def _byte_level_backend(tokenizers: Any, files: TokenizerFiles, ids: dict[str, int], merges: list[str]) -> Any:
     tokens = files.merged
-    ids = json.loads(vocabulary)
-    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(ids, [tuple(line.split(" ")) for line in lines]))
+    pairs = [tuple(line.split(" ")) for line in merges if line and not line.startswith("#version")]
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(ids, pairs))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
     if tokens.get("cls_token") and tokens.get("sep_token"):
@@ -70,10 +73,11 @@ def add_configured_tokens(backend: Any, settings: Config) -> None:
     """
     from tokenizers import AddedToken
 
-    known = backend.get_added_tokens_decoder().values()
+    known = list(backend.get_added_tokens_decoder().values())
+    known_forms = set(map(repr, known))
     listed = sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda entry: int(entry[0]))
     wanted = [_added_token(AddedToken, token) for _, token in listed]
-    tokens = [token for token in wanted if repr(token) not in map(repr, known)]
+    tokens = [token for token in wanted if repr(token) not in known_forms]
     present = {token.content for token in (*known, *wanted)}
     named = [settings[name] for name in named_tokens(settings)]
     for token in (*named, *(settings.get("extra_special_tokens") or ())):

@@ -61,8 +61,8 @@ async def read_tokenizer_files(repository: Any) -> TokenizerFiles:
     _refuse_remote_code(files)
     if tokenizer is None:
         files = replace(files, **await _read_vocabulary(repository, files))
-    # Encoders, the ones with a classification token, do not chat.
-    if not config.get("chat_template") and not files.merged.get("cls_token"):
+    # The classes that take a classification token for granted are those of encoders, which do not chat.
+    if not config.get("chat_template") and "cls_token" not in files.class_defaults:
         files = replace(files, chat_template=await repository.text("chat_template.jinja", required=False))
     return files
 

@@ -42,14 +42,15 @@ def merge_settings(files: TokenizerFiles, backend: Any, overrides: Config) -> Co
         **tokens,
         **overrides,
     }
-    extra: list[Any] = []
+    extra: dict[str, Any] = {}
     for source in (overrides,) if _extra_tokens(overrides) else (config, tokens):
         listed = _extra_tokens(source)
         if isinstance(listed, dict):  # named ones
             settings |= listed
         else:
-            extra += [token for token in listed if token_text(token) not in map(token_text, extra)]
-    settings["extra_special_tokens"] = extra
+            for token in listed:
+                extra.setdefault(token_text(token), token)
+    settings["extra_special_tokens"] = list(extra.values())
     settings.pop("additional_special_tokens", None)
     return {name: value for name, value in settings.items() if name in SETTINGS or _is_named_token(name, value)}
 

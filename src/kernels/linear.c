@@ -3,10 +3,24 @@
 #include "gemm.h"
 
 enum {
-    BLOCK_FLOATS = 48 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
-    GROUP = 8,                /* panels after which what was computed is finished, while it is still near */
-    MAX_ROWS = 96,
+    MAX_INNER = 768, /* of a step: a panel's part stays in the first-level cache while rows pass */
+    MAX_ROWS = 192,  /* of a block: its part of x stays in the second-level cache while a group of panels passes */
+    GROUP = 8,       /* panels after which what was computed is finished, while it is still near */
 };
+
+/* The product in steps along the inner dimension. */
+static void product(const Gemm *whole) {
+    Gemm g = *whole;
+    int size = round_up(ceil_div(g.inner, ceil_div(g.inner, MAX_INNER)), 4);
+    for (int left = whole->inner; left > 0; left -= size) {
+        g.inner = minimum(left, size);
+        gemm(&g);
+        g.x += size;
+        g.w += PANEL * size;
+        g.init = g.y;
+        g.init_stride = g.y_stride;
+    }
+}
 
 /* The panel that columns end in is computed aside, as its lines would run over the end of the rows of y. */
 static void last_panel(const Gemm *full, const float *bias, int columns) {
@@ -18,7 +32,7 @@ static void last_panel(const Gemm *full, const float *bias, int columns) {
     g.y = y;
     g.y_stride = PANEL;
     g.panels = 1;
-    gemm(&g);
+    product(&g);
     for (int r = 0; r < g.rows; r++)
         for (int c = 0; c < columns; c++) full->y[r * full->y_stride + c] = y[r * PANEL + c];
 }
@@ -38,8 +52,7 @@ int op_linear(const Instruction *i, int part, int parts) {
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
     int begin = split(panels, part, parts), end = split(panels, part + 1, parts);
     const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
-    int block = minimum(maximum(BLOCK_FLOATS / maximum(inner, 1) / 6 * 6, 6), MAX_ROWS);
-    for (int row = 0; row < rows; row += block) {
+    for (int row = 0; row < rows; row += MAX_ROWS) {
         for (int panel = begin; panel < end; panel += GROUP) {
             int column = panel * PANEL, width = minimum(minimum(panel + GROUP, end) * PANEL, columns) - column;
             int whole = width / PANEL;
@@ -49,9 +62,9 @@ int op_linear(const Instruction *i, int part, int parts) {
                 .w = INPUT(LINEAR_WEIGHT) + panel * PANEL * inner, .panel_stride = PANEL * inner,
                 .init = bias ? bias + column : 0, .init_stride = 0,
                 .y = y, .y_stride = columns,
-                .rows = minimum(block, rows - row), .panels = whole, .inner = inner,
+                .rows = minimum(MAX_ROWS, rows - row), .panels = whole, .inner = inner,
             };
-            gemm(&g);
+            product(&g);
             if (width % PANEL) {
                 Gemm tail = g;
                 tail.w += whole * g.panel_stride;

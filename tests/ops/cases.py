@@ -442,7 +442,8 @@ def softmax_cases() -> Iterator[Case]:
     hidden = np.array([[1, -np.inf, 2, -np.inf]], np.float32)
     for log, y in ((0, [[0.26894142, 0, 0.73105858, 0]]), (1, [[-1.31326169, -np.inf, -0.31326169, -np.inf]])):
         yield Case(
-            "softmax", f"infinite{'-log' * log}", {"x": hidden, "mask": None, "bias": None}, {"y": np.array(y, np.float32)},
+            "softmax", f"infinite{'-log' * log}", {"x": hidden, "mask": None, "bias": None},
+            {"y": np.array(y, np.float32)},
             {"batch": 1, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "log": log},
         )  # fmt: skip
     far = np.array([[1e4, 0, -1e4, 5], [-1e38, -1e38, 1e38, 0]], np.float32)
@@ -560,7 +561,7 @@ def convert_cases() -> Iterator[Case]:
     for target in DTYPES:
         if target != "float64":
             yield convert_case(f"special-float32-{target}", special, "float32", target)
-    halves = np.arange(1, 200, 2) * 2.0**-12 + 1  # between two neighbours of float16 and bfloat16, ties included
+    halves = np.arange(512) * 2.0**-12 + 1  # float16 steps by 2^-10 there and bfloat16 by 2^-7: ties are included
     halves = np.concatenate([halves, -halves, halves * 2.0**-15])
     for target in ("float16", "bfloat16"):
         yield convert_case(f"rounding-float32-{target}", halves, "float32", target)

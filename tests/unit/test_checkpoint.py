@@ -416,7 +416,7 @@ def test_known_dtypes(dtype: str | None) -> None:
     check_dtype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "q8", "bfloat16", ""])
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", ""])
 def test_unknown_dtypes(dtype: str) -> None:
     with pytest.raises(UnsupportedError, match="fp32"):
         check_dtype(dtype)

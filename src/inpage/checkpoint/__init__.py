@@ -2,12 +2,14 @@
 
 from .conversion import Concatenate, Split, Transpose, WeightConversion, WeightConverter, WeightRenaming
 from .files import SINGLE as WEIGHTS_FILE
-from .loader import check_dtype, load_weights
+from .layouts import Dtype, check_dtype
+from .loader import load_weights
 from .plan import LoadingInfo
 
 __all__ = [
     "WEIGHTS_FILE",
     "Concatenate",
+    "Dtype",
     "LoadingInfo",
     "Split",
     "Transpose",

@@ -7,6 +7,7 @@ from zlib import crc32
 from .. import nn, ops
 from ..program import run_once
 from ..tensor import Tensor
+from .packing import emit_pack
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
@@ -41,10 +42,9 @@ def _fill_normal(parameter: nn.Parameter, seed: int, std: float, executor: "Exec
         ops.emit("random_normal", y=target, count=parameter.size, seed=seed, mean=0.0, std=std)
 
     def draw_and_pack() -> None:
-        rows, inner = parameter.shape
         plain = Tensor(parameter.shape, "float32", block)
         draw(plain)
-        ops.emit("pack", y=parameter, x=plain, rows=rows, inner=inner, source=0, row_stride=inner, column_stride=1)
+        emit_pack(parameter, plain, parameter.shape[0], (parameter.shape[1], 1))
 
     if parameter.layout == "rows":
         run_once(lambda: draw(parameter), executor)

@@ -12,14 +12,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .. import ops
-from ..errors import UnsupportedError
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
-from ..tensor import Tensor, from_bytes
+from ..tensor import Tensor
 from .conversion import Piece, row_major
 from .files import CheckpointFile, read_headers
 from .initialize import DEFAULT_STD, initialize, owners
+from .layouts import Dtype, check_dtype, choose_layouts
+from .packing import emit_pack
 from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, make_plan, tie
 from .safetensors import TensorInfo
 from .stream import Direct, Region, Staged, stream_into
@@ -31,22 +32,13 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 22
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
-COMPUTE_DTYPES = ("fp32", "float32", "auto")
-
-
-def check_dtype(dtype: str | None) -> None:
-    """Raise UnsupportedError for dtypes that models cannot be loaded in."""
-    if dtype is not None and dtype not in COMPUTE_DTYPES:
-        raise UnsupportedError(
-            f"dtype {dtype!r} is not supported.", hint=f"Use one of {', '.join(COMPUTE_DTYPES)}.", dtype=dtype
-        )
 
 
 async def load_weights(
     model: "PreTrainedModel",
     repository: "Repository",
     *,
-    dtype: str | None = "fp32",
+    dtype: Dtype = "fp32",
     ignore_mismatched_sizes: bool = False,
 ) -> LoadingInfo:
     """Place the parameters of `model` on its executor and fill them from the checkpoint of `repository`.
@@ -58,6 +50,7 @@ async def load_weights(
     check_dtype(dtype)
     files = await read_headers(repository)
     plan = make_plan(model, files, ignore_mismatched_sizes=ignore_mismatched_sizes)
+    choose_layouts(model, dtype)
     parameters = model.parameters()
     try:
         await _Loader(model.executor, plan, files).load(repository, parameters)
@@ -124,15 +117,13 @@ class _Loader:
     def _block(self, parameter: Parameter, info: TensorInfo, staging: HeapBlock, start: int, nbytes: int) -> None:
         """Convert or pack the staged rows that begin at byte `start` of the tensor."""
         item = ITEM_BYTES[info.dtype]
-        y, source = _at(parameter.storage, start // item * 4), _source(info)
         if parameter.layout == "rows":
-            self._run("convert", y=y, x=_at(staging), count=nbytes // item, source=source, target=0)
-        else:
-            inner = parameter.shape[1]
-            rows = nbytes // (item * inner)
-            self._run(
-                "pack", y=y, x=_at(staging), rows=rows, inner=inner, source=source, row_stride=inner, column_stride=1
-            )
+            y = _at(parameter.storage, start // item * 4)
+            self._run("convert", y=y, x=_at(staging), count=nbytes // item, source=_source(info), target=0)
+            return
+        inner = parameter.shape[1]
+        rows, first_row = nbytes // (item * inner), start // (item * inner)
+        run_once(lambda: emit_pack(parameter, _at(staging), rows, (inner, 1), _source(info), first_row), self.executor)
 
     def _pieces(self, tasks: list[Task], info: TensorInfo, staging: HeapBlock) -> None:
         """Do all tasks of a tensor that is staged as a whole."""
@@ -147,7 +138,7 @@ class _Loader:
     def _piece(self, task: Task, plain: HeapBlock) -> None:
         parameter, piece = task
         assembly = self.assemblies.get(id(parameter))
-        if parameter.layout == "panels" and assembly is None:
+        if parameter.layout != "rows" and assembly is None:
             self._pack(parameter, _at(plain, 4 * piece.offset), piece.strides)
             return
         target = parameter.storage if assembly is None else assembly.block(self.executor)
@@ -163,8 +154,8 @@ class _Loader:
 
     def _pack(self, parameter: Parameter, x: Tensor, strides: tuple[int, ...]) -> None:
         """Pack float32 elements at x, by strides, into a parameter."""
-        (rows, inner), (row, column) = parameter.shape, strides
-        self._run("pack", y=parameter, x=x, rows=rows, inner=inner, source=0, row_stride=row, column_stride=column)
+        row, column = strides
+        run_once(lambda: emit_pack(parameter, x, parameter.shape[0], (row, column)), self.executor)
 
     def _run(self, op: str, **operands: Any) -> None:
         run_once(lambda: ops.emit(op, **operands), self.executor)
@@ -212,13 +203,12 @@ def _tie_copies(model: "PreTrainedModel", target: str, source: str) -> None:
 
 
 def _equal(a: Parameter, b: Parameter, executor: "Executor") -> bool:
-    """Whether two placed parameters of one layout hold the same values."""
-    block = HeapBlock(executor, 4)
-    try:
-        run_once(lambda: ops.emit("mse_loss", loss=_at(block), x=a, target=b, count=a.nbytes // 4), executor)
-        return from_bytes((), "float32", executor.read(block.address, 4)).item() == 0.0
-    finally:
-        block.free()
+    """Whether two placed parameters of one layout hold the same bytes."""
+    return all(
+        executor.read(a.address + at, min(BLOCK_BYTES, a.nbytes - at))
+        == executor.read(b.address + at, min(BLOCK_BYTES, b.nbytes - at))
+        for at in range(0, a.nbytes, BLOCK_BYTES)
+    )
 
 
 def _warn(model: "PreTrainedModel", info: LoadingInfo, name: str) -> None:
@@ -269,7 +259,7 @@ def _is_dense(piece: Piece, info: TensorInfo) -> bool:
 
 
 def _is_part_of_panels(task: Task) -> bool:
-    return task.parameter.layout == "panels" and task.piece.shape != task.parameter.shape
+    return task.parameter.layout != "rows" and task.piece.shape != task.parameter.shape
 
 
 def _destination(task: Task) -> tuple[int, tuple[int, ...]]:

@@ -197,7 +197,7 @@ async def load(
     token: str | None = None,
     local_files_only: bool = False,
     progress_callback: Callable[[dict[str, Any]], None] | None = None,
-    dtype: str | None = None,
+    dtype: str | dict[str, str] | None = None,
     device: str | None = None,
     attn_implementation: str = "sdpa",
     output_loading_info: bool = False,
@@ -208,7 +208,8 @@ async def load(
     """Model of the class that `choose` finds for the contents of `config.json`, with the weights of the repository.
 
     `revision`, `subfolder`, `token`, `local_files_only`, `progress_callback` say where from, as for `Repository`.
-    `dtype` "fp32" (or "auto", None) and `device` "wasm" or "reference" say how to compute; `attn_implementation`
+    `dtype` is the precision of the weights in memory (fp32, fp16, q8, q8g, q4, q4z), or a dict of them by patterns of
+    parameter names; `device` is "wasm" or "reference"; `attn_implementation`
     "sdpa" is the fused attention, "eager" the one with maps. `ignore_mismatched_sizes` initialises parameters that
     have another shape in the checkpoint. `output_loading_info` returns (model, report). Other keywords replace keys of
     the configuration. `trust_remote_code` is refused.

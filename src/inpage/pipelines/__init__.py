@@ -40,7 +40,7 @@ def pipeline(
     model: Any = None,
     *,
     tokenizer: Any = None,
-    dtype: str | None = None,
+    dtype: str | dict[str, str] | None = None,
     device: str | None = None,
     revision: str = "main",
     subfolder: str = "",

@@ -1,0 +1,64 @@
+"""From the `dtype` a caller asks for to the layouts of a model's parameters."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from .. import nn
+from ..errors import UnsupportedError
+from .initialize import owners
+
+if TYPE_CHECKING:
+    from ..models.modeling import PreTrainedModel
+
+LAYOUT_OF = {
+    "auto": "panels",
+    "fp32": "panels",
+    "float32": "panels",
+    "fp16": "f16",
+    "float16": "f16",
+    "q8": "q8",
+    "q8g": "q8g",
+    "q4": "q4",
+    "q4z": "q4z",
+}
+"""Layout of linear weights by dtype."""
+SMALLEST_TABLE = 1 << 20
+"""Elements from which on an embedding is packed as the linear weights are; smaller ones would save little."""
+
+Dtype = str | Mapping[str, str] | None
+"""A dtype for all, or dtypes by patterns of parameter names such as "encoder.layer.0.*", of which the first fits."""
+
+
+def check_dtype(dtype: Dtype) -> None:
+    """Raise UnsupportedError for dtypes that models cannot be loaded in."""
+    for name in dtype.values() if isinstance(dtype, Mapping) else ["fp32" if dtype is None else dtype]:
+        if name not in LAYOUT_OF:
+            raise UnsupportedError(
+                f"dtype {name!r} is not supported.", hint=f"Use one of {', '.join(LAYOUT_OF)}.", dtype=name
+            )
+
+
+def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
+    """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none."""
+    dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
+    unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()
+    parameters = dict(model.named_parameters())
+    for name, module in owners(model):
+        pattern = next((pattern for pattern in dtypes if fnmatchcase(name, pattern)), None)
+        layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
+        unused.discard(pattern or "")
+        if layout != "panels" and _is_packed(parameters[name], module):
+            parameters[name].layout = layout
+    if unused:
+        raise UnsupportedError(
+            f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}.",
+            hint="Patterns are of names such as those of model.named_parameters(), with * for any characters.",
+        )
+
+
+def _is_packed(parameter: nn.Parameter, module: nn.Module) -> bool:
+    """Whether the parameter takes the layout of linear weights: those themselves, and large tables."""
+    if isinstance(module, nn.Embedding):
+        return parameter.size >= SMALLEST_TABLE
+    return isinstance(module, nn.Linear) and len(parameter.shape) == 2

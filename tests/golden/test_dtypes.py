@@ -50,5 +50,5 @@ def test_layers_are_left_out_by_pattern() -> None:
 
 @pytest.mark.parametrize("dtype", ["int3", {"*": "int3"}, {"no.such.layer": "q8"}])
 def test_unknown_dtypes_and_patterns_raise(dtype: Any) -> None:
-    with pytest.raises(UnsupportedError, match="int3|no.such.layer"):
+    with pytest.raises(UnsupportedError, match=r"int3|no\.such\.layer"):
         AutoModel.from_pretrained(MODEL, dtype=dtype)

@@ -229,8 +229,10 @@ def test_an_engine_that_fails_the_self_test_gets_the_plain_kernels(monkeypatch: 
     call = instance.call
     monkeypatch.setattr(instance, "call", lambda self, name, *a: 0 if name == "probe_relaxed" else call(self, name, *a))
     executor = WasmExecutor()
-    assert executor.variant == "simd"
+    assert executor.variant == wasm.config()["variant"] == "simd"
     executor.close()
+    with pytest.raises(UnsupportedError, match="relaxed"):
+        WasmExecutor(variant="relaxed")
 
 
 def test_show_config_names_every_op(capsys: pytest.CaptureFixture[str]) -> None:

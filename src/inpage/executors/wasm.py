@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ..env import env
 from ..errors import ConfigError, UnsupportedError
-from ..optable import OPS
+from ..optable import OPS, QUANTIZED
 from ..runtime import IN_PYODIDE
 from .base import Executor
 from .pages import MAXIMUM, PAGE, growth, out_of_memory
@@ -61,14 +61,27 @@ def host() -> Host:
 
 
 def features() -> frozenset[str]:
-    """Features that the engine has."""
+    """Features that the engine has, and gets right."""
     engine = host()
     found = {feature for feature, module in FEATURE_PROBES.items() if engine.valid(module)}
-    return frozenset(found if engine.can_share() else found - {"threads"})
+    if not engine.can_share():
+        found.discard("threads")
+    if "relaxed" in found and not relaxed_is_right():
+        found.discard("relaxed")
+    return frozenset(found)
 
 
-def candidates(wanted: str | None = None) -> list[str]:
-    """Variants that the engine can compile, best first: only `wanted` if given, else those of one thread.
+def relaxed_is_right() -> bool:
+    """Self-test of the relaxed instructions: an engine may choose among results, and one computed a wrong one."""
+    instance = host().instantiate(kernels("relaxed"), False, INITIAL_PAGES, INITIAL_PAGES)
+    try:
+        return instance.call("probe_relaxed") == 1
+    finally:
+        instance.close()
+
+
+def choose(wanted: str | None = None) -> str:
+    """The variant to run: `wanted` if given, else the best of one thread.
 
     Raises ConfigError for an unknown variant, UnsupportedError for one that the engine cannot run.
     """
@@ -77,14 +90,14 @@ def candidates(wanted: str | None = None) -> list[str]:
     available = features()
     runnable = [name for name, needed in VARIANTS.items() if needed <= available]
     if wanted is None:
-        return [name for name in runnable if "threads" not in VARIANTS[name]]
+        return next(name for name in runnable if "threads" not in VARIANTS[name])
     if wanted not in runnable:
         raise UnsupportedError(
             f"The kernel variant {wanted!r} needs {', '.join(sorted(VARIANTS[wanted] - available))}, "
             "which this WebAssembly engine or page does not have.",
             hint=f"Variants that run here: {', '.join(runnable)}.",
         )
-    return [wanted]
+    return wanted
 
 
 def kernels(variant: str) -> bytes:
@@ -115,21 +128,10 @@ class WasmExecutor(Executor):
                 f"env.wasm.max_memory is {env.wasm.max_memory:,} bytes, less than what kernel memory starts with.",
                 hint=f"Set it to {INITIAL_PAGES * PAGE:,} or more.",
             )
-        self.variant, self._instance = self._open(candidates(variant or env.wasm.variant))
+        self.variant = choose(variant or env.wasm.variant)
+        shared = "threads" in VARIANTS[self.variant]
+        self._instance = host().instantiate(kernels(self.variant), shared, INITIAL_PAGES, self._maximum // PAGE)
         super().__init__(self._instance.heap_base)
-
-    def _open(self, variants: list[str]) -> tuple[str, Instance]:
-        """The first variant that passes its self-test: some engines compile relaxed instructions and get them wrong."""
-        for variant in variants:
-            shared = "threads" in VARIANTS[variant]
-            instance = host().instantiate(kernels(variant), shared, INITIAL_PAGES, self._maximum // PAGE)
-            if "relaxed" not in VARIANTS[variant] or instance.call("probe_relaxed"):
-                return variant, instance
-            instance.close()
-        raise UnsupportedError(
-            f"This WebAssembly engine fails the self-test of the kernels {', '.join(variants)}.",
-            hint="Set env.wasm.variant to 'simd', or update the browser.",
-        )
 
     @property
     def size(self) -> int:
@@ -154,12 +156,17 @@ class WasmExecutor(Executor):
         self._instance.close()
 
 
-_DTYPES = {"copy": "any", "convert": "any", "pack": "any", "position_ids": "int32"}
+_DTYPES = {
+    **dict.fromkeys(("copy", "convert", "pack", "unpack", "embedding"), "any"),
+    **dict.fromkeys(("quantize_rows", "quantize_weight", "pack_quantized", "unpack_quantized"), "any"),
+    **{f"linear_{layout}": layout for layout in ("f16", *QUANTIZED)},
+    "position_ids": "int32",
+}
 
 
 def config() -> dict[str, Any]:
     """What the executor chooses here: the host, its features, the variant, and the kernel of every op and dtype."""
-    variant = candidates(env.wasm.variant)[0]
+    variant = choose(env.wasm.variant)
     table = [{"op": op, "dtype": _DTYPES.get(op, "float32"), "kernel": f"{op}_{variant}"} for op in OPS]
     return {"host": host().NAME, "features": sorted(features()), "variant": variant, "kernels": table}
 

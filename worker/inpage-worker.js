@@ -39,8 +39,8 @@ async function boot({ id, method, params }) {
     Object.assign(globalThis, { pyodide }); // for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
     receive = (message) => dispatch(message, answer);
-    post({ jsonrpc: "2.0", id, result: { pyodide: pyodide.version } });
     report("ready", 100);
+    post({ jsonrpc: "2.0", id, result: { pyodide: pyodide.version } });
     waiting.splice(0).forEach(receive);
   } catch (error) {
     fail(id, "worker", `The Python runtime could not be started from ${runtime}: ${reason(error)}`, {

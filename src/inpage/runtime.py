@@ -36,7 +36,16 @@ def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
         return finish(coroutine)
     from pyodide.ffi import can_run_sync, run_sync  # pyright: ignore[reportMissingImports]
 
-    return run_sync(coroutine) if can_run_sync() and not prefer_coroutines else coroutine  # pyright: ignore[reportReturnType]
+    if prefer_coroutines or not can_run_sync():
+        return coroutine  # pyright: ignore[reportReturnType]
+    results: list[T] = []
+
+    async def keep() -> None:
+        # The result must not pass through a JS promise: that would await it, an `Awaitable`, again and without end.
+        results.append(await coroutine)
+
+    run_sync(keep())
+    return results[0]
 
 
 async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:

@@ -7,27 +7,33 @@ INLINE f32x4 input(const float *x, const float *residual, int j, int count) {
     return residual ? v + load_some(residual + j, count) : v;
 }
 
+/* The first mean is rounded, which shows where it is large; the mean of what is left corrects it. */
 static void layer_norm_row(float *y, const float *x, const float *residual, const float *weight, const float *bias,
                            int dim, float eps) {
-    f32x4 sum = splat(0), squares = splat(0);
+    f32x4 sum = splat(0), rest = splat(0), squares = splat(0);
     for (int j = 0; j < dim; j += 4) sum += input(x, residual, j, dim - j);
-    f32x4 mean = splat(sum_lanes(sum) / (float)dim);
+    float mean = sum_lanes(sum) / (float)dim;
     int whole = dim & ~3;
     for (int j = 0; j < whole; j += 4) {
-        f32x4 centred = input(x, residual, j, 4) - mean;
+        f32x4 centred = input(x, residual, j, 4) - splat(mean);
+        rest += centred;
         squares = fma(centred, centred, squares);
         store(y + j, centred);
     }
-    float variance = sum_lanes(squares);
+    float correction = sum_lanes(rest), variance = sum_lanes(squares);
     for (int j = whole; j < dim; j++) {
-        float centred = x[j] + (residual ? residual[j] : 0) - mean[0];
+        float centred = x[j] + (residual ? residual[j] : 0) - mean;
+        correction += centred;
         variance += centred * centred;
         y[j] = centred;
     }
-    f32x4 scale = splat(1 / __builtin_sqrtf(variance / (float)dim + eps));
+    correction /= (float)dim;
+    variance = variance / (float)dim - correction * correction;
+    variance = variance < 0 ? 0 : variance;
+    f32x4 scale = splat(1 / __builtin_sqrtf(variance + eps)), shift = splat(correction);
     for (int j = 0; j < dim; j += 4) {
         int left = dim - j;
-        f32x4 scaled = load_some(y + j, left) * scale;
+        f32x4 scaled = (load_some(y + j, left) - shift) * scale;
         store_some(y + j, fma(scaled, load_some(weight + j, left), load_some(bias + j, left)), left);
     }
 }

@@ -4,7 +4,8 @@ It works on the same bytes as the kernels (dense row-major arrays, panels for pa
 rounds once, at the end, to the element type of the output. What the ops have in common:
 
 * Arrays are float32 unless the op says otherwise; strides count elements, not bytes.
-* An output may have the address of an input of the same size; otherwise the two must not overlap.
+* `activation`, `binary`, `layer_norm`, `softmax` and `normalize` may write over an input of the output's size; any
+  other output must not overlap an input.
 * A masked position is one whose mask is 0. Its score is *replaced* by the lowest float32, so a row of which
   everything is masked attends uniformly, as in transformers. A bias lowers a score no further than that either.
 * An op that refuses its operands writes nothing.

@@ -32,7 +32,7 @@ _ESTIMATES |= {f"linear_{layout}": _ESTIMATES["linear"] for layout in ("f16", "q
 _ESTIMATES["linear_q8"] = lambda o: o["rows"] * o["columns"] * o["inner"] / 70
 
 
-def cut(words: array, threads: int) -> array:
+def cut(words: "array[int]", threads: int) -> "array[int]":
     """Set the number of chunks of each instruction in `words`; returns the table of tickets that follows a program.
 
     The table is [instructions, (first word, first ticket) of each, (all words, all tickets)].
@@ -48,19 +48,21 @@ def cut(words: array, threads: int) -> array:
     return table
 
 
-def _instructions(words: array) -> Iterator[int]:
+def _instructions(words: "array[int]") -> Iterator[int]:
     at = 0
     while at < len(words):
         yield at
         at += words[at] >> 16
 
 
-def _chunks(words: array, at: int, threads: int) -> int:
+def _chunks(words: "array[int]", at: int, threads: int) -> int:
     op = BY_NUMBER[words[at] & 0xFFFF]
     estimate = _ESTIMATES.get(op.name)
     if estimate is None:
         return 1
     signed = struct.unpack(f"{len(op.operands)}i", words[at + 2 : at + op.length].tobytes())
     # What a register holds is not known yet; a power of two stands for it.
-    sizes = {o.name: value if value >= 0 else 256 for o, value in zip(op.operands, signed, strict=True) if o.kind == "int"}
+    sizes = {
+        o.name: value if value >= 0 else 256 for o, value in zip(op.operands, signed, strict=True) if o.kind == "int"
+    }
     return max(1, min(CHUNKS_A_THREAD * threads, int(estimate(sizes) / CHUNK_NS)))

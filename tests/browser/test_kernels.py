@@ -22,7 +22,7 @@ CASES = {
 }
 
 SETUP = """
-import base64, gc, js, sys
+import base64, gc, js, pyodide_js, sys
 from array import array
 from inpage.env import env
 from inpage.errors import InpageError
@@ -164,7 +164,7 @@ work(10)
 """)
 
     def proxies() -> int:
-        return worker.run_python("gc.collect(); js.pyodide._module._hiwire_num_refs()")
+        return worker.run_python("gc.collect(); pyodide_js._module._hiwire_num_refs()")
 
     opened = proxies()
     kept = worker.run_python("from inpage.executors.pyodide_host import MAX_WINDOWS; MAX_WINDOWS")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..env import env
 from ..errors import ConfigError, UnsupportedError
-from ..optable import OPS
+from ..optable import OPS, QUANTIZED
 from ..runtime import IN_PYODIDE
 from . import threads
 from .base import Executor
@@ -209,7 +209,12 @@ class WasmExecutor(Executor):
         return words + cut(words, self.threads) if self.threads > 1 else words
 
 
-_DTYPES = {"copy": "any", "convert": "any", "pack": "any", "position_ids": "int32"}
+_DTYPES = {
+    **dict.fromkeys(("copy", "convert", "pack", "unpack", "embedding"), "any"),
+    **dict.fromkeys(("quantize_rows", "quantize_weight", "pack_quantized", "unpack_quantized"), "any"),
+    **{f"linear_{layout}": layout for layout in ("f16", *QUANTIZED)},
+    "position_ids": "int32",
+}
 
 
 def config() -> dict[str, Any]:

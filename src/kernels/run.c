@@ -1,5 +1,5 @@
 /* The entry point: walks the instructions of a program and calls the op functions. */
-#include "common.h"
+#include "run.h"
 
 typedef int Op(const Instruction *i, int part, int parts);
 
@@ -9,12 +9,14 @@ static Op *const OPS[] = {
 #undef ENTRY
 };
 
-static int run_instruction(const Instruction *i) {
+int run_chunk(const Instruction *i, int chunk) {
     unsigned op = i->words[0] & 0xffff;
-    if (op >= sizeof OPS / sizeof *OPS || !OPS[op]) return 1;
-    int chunks = (int)i->words[1];
-    for (int chunk = 0; chunk < chunks; chunk++)
-        if (OPS[op](i, chunk, chunks)) return 1;
+    return op >= sizeof OPS / sizeof *OPS || !OPS[op] || OPS[op](i, chunk, (int)i->words[1]);
+}
+
+static int run_instruction(const Instruction *i) {
+    for (int chunk = 0; chunk < (int)i->words[1]; chunk++)
+        if (run_chunk(i, chunk)) return 1;
     return 0;
 }
 

@@ -207,14 +207,6 @@ def test_the_setting_chooses_the_variant() -> None:
 
 
 @pytest.mark.usefixtures("settings")
-def test_threads_are_refused() -> None:
-    env.wasm.num_threads = 1
-    WasmExecutor().close()
-    env.wasm.num_threads = 2
-    with pytest.raises(UnsupportedError, match="num_threads"):
-        WasmExecutor()
-
-
 def test_an_engine_without_relaxed_simd_gets_the_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(wasm.FEATURE_PROBES, "relaxed", b"\0asm\1\0\0\0\xff")
     executor = WasmExecutor()

@@ -105,11 +105,16 @@ class Executor(ABC):
             words = array("I", program.words)
             for position in program.relocations:
                 words[position] += address
+            words = self._finish(words)
             if not program.address:
                 program.address = self.allocate(4 * len(words))
             self.write(program.address, words)
             program.linked = address
         return address
+
+    def _finish(self, words: "array[int]") -> "array[int]":
+        """The linked words of a program, completed; what is appended lies behind its instructions."""
+        return words
 
     def _reserve(self, extent: int) -> None:
         if extent > self.size:

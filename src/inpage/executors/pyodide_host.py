@@ -1,6 +1,7 @@
 """WebAssembly under Pyodide: the JavaScript engine's own, beside the module that Python itself is."""
 
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import js  # pyright: ignore[reportMissingImports]
@@ -52,6 +53,7 @@ class Instance:
             raise out_of_memory(pages * PAGE, 0) from error
         imports = _object({"env": {"memory": self._memory}})
         self._exports = js.WebAssembly.Instance.new(module, imports).exports
+        self._module = module
         self._functions: dict[str, Any] = {}
         self.heap_base = int(self._global("__heap_base").value) & 0xFFFFFFFF
         self._stack = self._global("__stack_pointer").value
@@ -112,9 +114,28 @@ class Instance:
             self._global("__stack_pointer").value = self._stack
             raise KernelError(f"The kernel function {name!r} trapped: {error}") from error
 
+    def start_helper(self, control: int, stack: int) -> "Helper":
+        """A worker that helps with programs."""
+        return Helper(_object({"module": self._module, "memory": self._memory, "control": control, "stack": stack}))
+
     def close(self) -> None:
         """Let go of the memory."""
         self._windows.clear()
         self._functions.clear()
-        self._bytes = self._exports = self._memory = None
+        self._bytes = self._exports = self._memory = self._module = None
         self.size = 0
+
+
+class Helper:
+    """A worker with an instance of the kernels over shared memory."""
+
+    def __init__(self, start: Any) -> None:
+        source = to_js([(files("inpage") / "executors" / "helper.js").read_text()])
+        url = js.URL.createObjectURL(js.Blob.new(source, _object({"type": "text/javascript"})))
+        self._worker = js.Worker.new(url)
+        js.URL.revokeObjectURL(url)
+        self._worker.postMessage(start)
+
+    def close(self) -> None:
+        """End the worker, whatever it does."""
+        self._worker.terminate()

@@ -3,6 +3,7 @@
 The kernels come in variants, which differ in the instructions they may use. Which one runs is decided here, once.
 """
 
+from array import array
 from importlib import import_module
 from importlib.resources import files
 from typing import Any, Protocol
@@ -11,10 +12,13 @@ from ..env import env
 from ..errors import ConfigError, UnsupportedError
 from ..optable import OPS, QUANTIZED
 from ..runtime import IN_PYODIDE
+from . import threads
 from .base import Executor
+from .chunks import cut
 from .pages import MAXIMUM, PAGE, growth, out_of_memory
 
 INITIAL_PAGES = 32
+STALLED = 0x80000000  # the highest bit of a status of `run_threads`
 
 VARIANTS: dict[str, frozenset[str]] = {
     "relaxed": frozenset({"relaxed"}),
@@ -43,6 +47,7 @@ class Instance(Protocol):
     def write(self, address: int, data: Any) -> None: ...
     def read(self, address: int, nbytes: int) -> bytes: ...
     def call(self, name: str, *arguments: int) -> int: ...
+    def start_helper(self, control: int, stack: int) -> threads.Helper: ...
     def close(self) -> None: ...
 
 
@@ -80,8 +85,8 @@ def relaxed_is_right() -> bool:
         instance.close()
 
 
-def choose(wanted: str | None = None) -> str:
-    """The variant to run: `wanted` if given, else the best of one thread.
+def choose(wanted: str | None = None, shared: bool = False) -> str:
+    """The variant to run: `wanted` if given, else the best one, with shared memory or without.
 
     Raises ConfigError for an unknown variant, UnsupportedError for one that the engine cannot run.
     """
@@ -90,7 +95,7 @@ def choose(wanted: str | None = None) -> str:
     available = features()
     runnable = [name for name, needed in VARIANTS.items() if needed <= available]
     if wanted is None:
-        return next(name for name in runnable if "threads" not in VARIANTS[name])
+        return next(name for name in runnable if ("threads" in VARIANTS[name]) == shared)
     if wanted not in runnable:
         raise UnsupportedError(
             f"The kernel variant {wanted!r} needs {', '.join(sorted(VARIANTS[wanted] - available))}, "
@@ -98,6 +103,25 @@ def choose(wanted: str | None = None) -> str:
             hint=f"Variants that run here: {', '.join(runnable)}.",
         )
     return wanted
+
+
+def _is_shared(variant: str) -> bool:
+    return "threads" in VARIANTS.get(variant, ())
+
+
+def _threads() -> int:
+    """Threads to run on here."""
+    count = threads.wanted()
+    if count > 1 and not threads.can_block():
+        threads.say_once("this thread of the page must not wait for others. Run inpage in a Web Worker.")
+        return 1
+    if count > 1 and not host().can_share():
+        threads.say_once(
+            "the page is not cross-origin isolated. Serve it with the headers Cross-Origin-Opener-Policy: same-origin "
+            "and Cross-Origin-Embedder-Policy: require-corp, or load isolation.js, to use several."
+        )
+        return 1
+    return count
 
 
 def kernels(variant: str) -> bytes:
@@ -117,21 +141,22 @@ class WasmExecutor(Executor):
     name = "wasm"
 
     def __init__(self, variant: str | None = None) -> None:
-        if (env.wasm.num_threads or 1) != 1:
-            raise UnsupportedError(
-                f"env.wasm.num_threads is {env.wasm.num_threads}, but programs run on one thread in this version.",
-                hint="Leave it None or set it to 1.",
-            )
         self._maximum = min(MAXIMUM, env.wasm.max_memory or MAXIMUM) // PAGE * PAGE
         if self._maximum < INITIAL_PAGES * PAGE:
             raise ConfigError(
                 f"env.wasm.max_memory is {env.wasm.max_memory:,} bytes, less than what kernel memory starts with.",
                 hint=f"Set it to {INITIAL_PAGES * PAGE:,} or more.",
             )
-        self.variant = choose(variant or env.wasm.variant)
-        shared = "threads" in VARIANTS[self.variant]
+        variant = variant or env.wasm.variant
+        self.threads = 1 if variant and not _is_shared(variant) else _threads()
+        self.variant = choose(variant, shared=self.threads > 1)
+        shared = _is_shared(self.variant)
         self._instance = host().instantiate(kernels(self.variant), shared, INITIAL_PAGES, self._maximum // PAGE)
         super().__init__(self._instance.heap_base)
+        self._helpers: list[threads.Helper] = []
+        self._control = 0
+        if self.threads > 1:
+            self._start_helpers()
 
     @property
     def size(self) -> int:
@@ -150,10 +175,38 @@ class WasmExecutor(Executor):
         return self._instance.read(address, nbytes)
 
     def execute(self, address: int, words: int, registers: int) -> int:
-        return self._instance.call("run", address, words, registers)
+        if not self._helpers:
+            return self._instance.call("run", address, words, registers)
+        status = self._instance.call("run_threads", self._control, address, words, registers)
+        return status if status < STALLED else self._go_on(address, words, registers, status ^ 0xFFFFFFFF)
 
     def close(self) -> None:
+        self._stop_helpers()
         self._instance.close()
+
+    def _start_helpers(self) -> None:
+        self._control = self.allocate(threads.CONTROL_BYTES)
+        self.write(self._control, bytes(threads.CONTROL_BYTES))
+        stacks = [self.allocate(threads.STACK_BYTES) for _ in range(self.threads - 1)]
+        self._helpers = [self._instance.start_helper(self._control, s + threads.STACK_BYTES) for s in stacks]
+
+    def _stop_helpers(self) -> None:
+        if self._helpers:
+            self._instance.call("stop", self._control)
+        for helper in self._helpers:
+            helper.close()
+        self._helpers = []
+
+    def _go_on(self, address: int, words: int, registers: int, position: int) -> int:
+        """A helper went away in the middle of its work: do the rest, and all later programs, without helpers."""
+        self._stop_helpers()
+        self.threads = 1
+        threads.say_once("a helper thread stopped answering.")
+        status = self._instance.call("run", address + 4 * position, words - position, registers)
+        return status and status + position
+
+    def _finish(self, words: "array[int]") -> "array[int]":
+        return words + cut(words, self.threads) if self.threads > 1 else words
 
 
 _DTYPES = {

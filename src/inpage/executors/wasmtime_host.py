@@ -1,6 +1,7 @@
 """WebAssembly under CPython, by wasmtime. A call costs some 0.2 ms, so callers make one for a whole program."""
 
 import ctypes
+import threading
 from functools import cache
 from typing import Any
 
@@ -58,6 +59,7 @@ class Instance:
     """Kernels with their memory."""
 
     def __init__(self, module: wasmtime.Module, shared: bool, pages: int, maximum: int) -> None:
+        self._module = module
         self._store = wasmtime.Store(_engine())
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, maximum), shared=shared)
         try:
@@ -116,9 +118,34 @@ class Instance:
             code = trap.trap_code
             raise KernelError(f"The kernel function {name!r} trapped: {code.name if code else trap.message}.") from trap
 
+    def start_helper(self, control: int, stack: int) -> "Helper":
+        """A thread that helps with programs."""
+        return Helper(self._module, self._memory, control, stack)
+
     def close(self) -> None:
         """Give the memory back."""
         self._bytes = memoryview(b"")
         self.size = 0
         del self._exports, self._memory
         self._store.close()
+
+
+class Helper:
+    """A thread with an instance of the kernels over shared memory."""
+
+    def __init__(self, module: wasmtime.Module, memory: Any, control: int, stack: int) -> None:
+        self._thread = threading.Thread(target=_help, args=(module, memory, control, stack), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the thread, which ends by itself once helpers are told to stop."""
+        self._thread.join(timeout=10)
+
+
+def _help(module: wasmtime.Module, memory: Any, control: int, stack: int) -> None:
+    store = wasmtime.Store(_engine())
+    exports = wasmtime.Instance(store, module, [memory]).exports(store)
+    pointer, help_with = exports["__stack_pointer"], exports["help"]
+    assert isinstance(pointer, wasmtime.Global) and isinstance(help_with, wasmtime.Func)
+    pointer.set_value(store, stack - (1 << 32) if stack >= 1 << 31 else stack)
+    help_with(store, control - (1 << 32) if control >= 1 << 31 else control)

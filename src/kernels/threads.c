@@ -1,0 +1,125 @@
+/* Several threads on one program. Every instruction is cut into chunks, whose tickets count through the whole program.
+   A thread claims the next ticket once all chunks of earlier instructions are done, so nobody waits for a helper that
+   holds no chunk, and a helper that never comes costs nothing. */
+#include "run.h"
+
+#ifdef __wasm_atomics__
+
+enum { SPINS = 20000, PAUSE_NS = 2000000, PATIENCE = 2500 }; /* a stalled run is given up after PATIENCE pauses: 5 s */
+
+/* Instruction n begins at word `at` and with ticket `first`; one more entry ends the table. */
+typedef struct {
+    uint32_t at, first;
+} Entry;
+
+typedef struct {
+    uint32_t count;
+    Entry entries[];
+} Table;
+
+/* Shared with helpers; each line has what is written together. Zero at the start. */
+typedef struct {
+    _Alignas(64) uint32_t generation;
+    uint32_t quit, sleepers, failed;
+    const uint32_t *words;
+    const int32_t *registers;
+    const Table *table;
+    _Alignas(64) uint64_t next; /* generation << 32 | ticket */
+    _Alignas(64) uint32_t done;
+    uint32_t waiters;
+} Control;
+
+#define READ(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
+#define WRITE(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
+#define ADD(p, v) __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST)
+
+static void sleep_while(uint32_t *place, uint32_t value, uint32_t *sleepers, int64_t ns) {
+    ADD(sleepers, 1);
+    __builtin_wasm_memory_atomic_wait32((int *)place, (int)value, ns);
+    ADD(sleepers, (uint32_t)-1);
+}
+
+static void wake(uint32_t *place) { __builtin_wasm_memory_atomic_notify((int *)place, (uint32_t)-1); }
+
+/* Until `done` reaches `goal`. False when the generation is over, or nothing was done for PATIENCE pauses. */
+static int wait_for(Control *c, uint32_t generation, uint32_t goal) {
+    uint32_t seen = READ(&c->done);
+    for (int spins = 0, pauses = 0; seen < goal;) {
+        if (READ(&c->generation) != generation) return 0;
+        if (++spins > SPINS) {
+            sleep_while(&c->done, seen, &c->waiters, PAUSE_NS);
+            if (++pauses > PATIENCE) return 0;
+        }
+        uint32_t now = READ(&c->done);
+        if (now != seen) spins = pauses = 0;
+        seen = now;
+    }
+    return 1;
+}
+
+/* Claims and does chunks until none is left. */
+static void work(Control *c, uint32_t generation) {
+    const Table *table = c->table;
+    uint32_t n = 0;
+    for (;;) {
+        uint64_t next = READ(&c->next);
+        uint32_t ticket = (uint32_t)next;
+        if ((uint32_t)(next >> 32) != generation || ticket >= table->entries[table->count].first) return;
+        while (table->entries[n + 1].first <= ticket) n++;
+        uint32_t first = table->entries[n].first;
+        if (READ(&c->done) < first) {
+            if (!wait_for(c, generation, first)) return;
+            continue;
+        }
+        if (!__atomic_compare_exchange_n(&c->next, &next, next + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
+        Instruction i = {c->words + table->entries[n].at, c->registers};
+        uint32_t none = 0, here = 1 + table->entries[n].at;
+        /* After a failure the remaining chunks are only counted. */
+        if (!READ(&c->failed) && run_chunk(&i, (int)(ticket - first)))
+            __atomic_compare_exchange_n(&c->failed, &none, here, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        if (ADD(&c->done, 1) == table->entries[n + 1].first && READ(&c->waiters)) wake(&c->done);
+    }
+}
+
+/* What a helper thread calls once; returns after `stop`. */
+EXPORT(help) int help(Control *c) {
+    uint32_t last = 0;
+    for (;;) {
+        uint32_t generation;
+        for (int spins = 0; (generation = READ(&c->generation)) == last;) {
+            if (READ(&c->quit)) return 0;
+            if (++spins > SPINS) sleep_while(&c->generation, last, &c->sleepers, -1);
+        }
+        if (READ(&c->quit)) return 0;
+        last = generation;
+        work(c, generation);
+    }
+}
+
+EXPORT(stop) int stop(Control *c) {
+    WRITE(&c->quit, 1);
+    ADD(&c->generation, 1);
+    wake(&c->generation);
+    return 0;
+}
+
+/* As `run`, with the helpers of `c`; the table follows the words. Where a helper went away with a chunk, returns the
+   complement of the word at which the unfinished instruction starts. */
+EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint32_t count, const int32_t *registers) {
+    const Table *table = (const Table *)(words + count);
+    uint32_t generation = c->generation + 1, total = table->entries[table->count].first, n = 0;
+    c->words = words;
+    c->registers = registers;
+    c->table = table;
+    WRITE(&c->failed, 0);
+    WRITE(&c->done, 0);
+    WRITE(&c->next, (uint64_t)generation << 32);
+    WRITE(&c->generation, generation);
+    if (READ(&c->sleepers)) wake(&c->generation);
+    work(c, generation);
+    if (wait_for(c, generation, total)) return READ(&c->failed);
+    while (table->entries[n + 1].first <= READ(&c->done)) n++;
+    return ~table->entries[n].at;
+}
+
+#endif

@@ -1,0 +1,93 @@
+"""Programs on several threads give what one thread gives, to the bit."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from inpage import nn, ops
+from inpage.env import env
+from inpage.errors import KernelError
+from inpage.executors.chunks import cut
+from inpage.executors.wasm import WasmExecutor
+from inpage.optable import OPS
+from inpage.program import jit, record
+from inpage.tensor import Tensor
+
+
+@pytest.fixture
+def threaded() -> Iterator[WasmExecutor]:
+    env.wasm.num_threads = 3
+    executor = WasmExecutor()
+    yield executor
+    executor.close()
+    env.wasm.reset()
+
+
+def weights(executor: WasmExecutor, *shapes: tuple[int, int]) -> list[nn.Parameter]:
+    placed: list[nn.Parameter] = []
+    for i, (rows, inner) in enumerate(shapes):
+        parameter = nn.Parameter((rows, inner), "panels")
+        parameter.place(executor)
+        values = np.random.default_rng(i).normal(size=parameter.nbytes // 4).astype(np.float32)
+        executor.write(parameter.address, values * inner**-0.5)
+        placed.append(parameter)
+    return placed
+
+
+def network(executor: WasmExecutor):
+    up, down = weights(executor, (256, 64), (64, 256))
+
+    def function(x: Tensor) -> Tensor:
+        for _ in range(12):
+            y = ops.attention(x, x, x, heads=4)
+            x = ops.linear(ops.linear(y, up, activation="gelu"), down, residual=x)
+            x = ops.normalize(x)
+        return x
+
+    return function
+
+
+def test_same_results_as_one_thread(threaded: WasmExecutor) -> None:
+    x = Tensor.from_values(np.random.default_rng(3).normal(size=(2, 50, 64)).astype(np.float32))
+    alone = WasmExecutor(variant="relaxed")
+    expected = np.asarray(jit(network(alone), alone)(x=x))
+    assert (threaded.variant, threaded.threads) == ("relaxed_threads", 3)
+    run = jit(network(threaded), threaded)
+    for _ in range(50):
+        np.testing.assert_array_equal(np.asarray(run(x=x)), expected)
+    alone.close()
+
+
+def test_failure_in_a_chunk_is_reported_and_the_next_call_works(threaded: WasmExecutor) -> None:
+    table = nn.Parameter((10, 64))
+    table.place(threaded)
+    threaded.write(table.address, np.ones((10, 64), np.float32))
+    run = jit(lambda ids: ops.normalize(ops.embedding(ids, table)), threaded)
+    ids = np.zeros(20_000, np.int32)
+    ids[12_345] = 10
+    for _ in range(5):
+        with pytest.raises(KernelError, match="embedding"):
+            run(ids=Tensor.from_values(ids))
+        np.testing.assert_allclose(np.asarray(run(ids=Tensor.from_values(ids % 10))), 0.125, rtol=1e-6)
+
+
+def test_work_is_cut_by_its_size() -> None:
+    executor = WasmExecutor()
+    (weight,) = weights(executor, (384, 384))
+    chunks: list[int] = []
+    for rows in (1, 16, 512):
+        x = Tensor.from_values(np.zeros((rows, 384), np.float32))
+        program, _ = record(lambda x: ops.linear(x, weight), executor, {"x": x}, {})
+        table = cut(program.words, 2)
+        assert list(table) == [1, 0, 0, OPS["linear"].length, program.words[1]]
+        chunks.append(program.words[1])
+    assert chunks == [1, 6, 6]
+    executor.close()
+
+
+def test_closing_ends_the_helpers(threaded: WasmExecutor) -> None:
+    helpers = list(threaded._helpers)  # pyright: ignore[reportPrivateUsage]
+    assert len(helpers) == 2
+    threaded._stop_helpers()  # pyright: ignore[reportPrivateUsage]
+    assert not any(helper._thread.is_alive() for helper in helpers)  # pyright: ignore[reportAttributeAccessIssue]

@@ -27,7 +27,6 @@ from inpage.hub import (
     find_outdated,
     list_cached,
     transport,
-    urllib3_client,
 )
 from inpage.hub import store as store_module
 from inpage.runtime import finish
@@ -170,9 +169,7 @@ def test_offline_after_the_first_load(server: FaultyServer, repository: Any) -> 
     assert not finish(made.exists("also_absent.json"))
     finish(made.json("config.json"))
     load(made)
-    server.shutdown()
-    server.server_close()
-    urllib3_client._pool.cache_clear()  # connections that are open would still be served
+    server.is_down = True
     asked = len(server.requests)
     made = Repository(NAME)
     assert finish(made.json("config.json")) == CONFIG
@@ -180,11 +177,11 @@ def test_offline_after_the_first_load(server: FaultyServer, repository: Any) -> 
     assert not finish(made.exists("also_absent.json"))
     assert finish(made.exists("model.safetensors")) and finish(made.size("model.safetensors")) == len(WEIGHTS)
     assert load(made) == WEIGHTS
+    assert len(server.requests) == asked
     with pytest.raises(FileNotFoundInRepositoryError):  # once known to be missing: not a network error
         finish(made.json("absent.json"))
     with pytest.raises(NetworkError):
         finish(made.json("never_asked_for.json"))
-    assert len(server.requests) == asked
 
 
 def test_local_files_only(server: FaultyServer, repository: Any) -> None:

@@ -137,8 +137,7 @@ class Repository:
     async def _size_or_none(self, filename: str) -> int | None:
         try:
             return await self._stated_size(filename)
-        except InpageError as error:
-            _if_absent(error)
+        except InpageError:  # if it is more than an absent file, the load that follows will tell
             return None
 
     async def _forget(self, filename: str) -> None:

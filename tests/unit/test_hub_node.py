@@ -132,8 +132,9 @@ def test_folders_of_the_disk(server: FaultyServer, tmp_path: Path) -> None:
     body = f"""
 env.local_model_path = {str(tmp_path)!r}
 by_path = Repository({str(tmp_path / "model")!r})
-return [await load("ok", {str(tmp_path / "model")!r}), await load("ok", "model"), await by_path.size("model.safetensors"),
-        (await by_path.json("config.json"))["model_type"], await by_path.exists("absent.json")]
+return [await load("ok", {str(tmp_path / "model")!r}), await load("ok", "model"),
+        await by_path.size("model.safetensors"), (await by_path.json("config.json"))["model_type"],
+        await by_path.exists("absent.json")]
 """
     assert run(body, server, tmp_path) == [SHA256, SHA256, len(WEIGHTS), "bert", False]
     assert not server.requests

@@ -244,7 +244,7 @@ function showMap() {
   element("map").hidden = false;
   element("heatmap").ariaLabel = `Heat map of the similarities of ${count} parts of the text`;
   matrix.open = false;
-  heatMap.show(values, count);
+  element("scale-top").textContent = `${heatMap.show(values, count).toFixed(2)}, alike`;
 }
 
 /** @param {number} row @param {number} column @param {number} value */

@@ -541,6 +541,34 @@ def test_a_file_is_announced_once(repository: Any) -> None:
     check_progress(events, {"config.json": len(json.dumps(CONFIG))})
 
 
+def test_the_shards_of_an_index_are_expected(folder: Path, repository: Any) -> None:
+    (folder / "s").mkdir()
+    shards = {"a": "x-1.safetensors", "b": "x-2.safetensors", "c": "x-1.safetensors", "d": "../outside"}
+    (folder / "s" / "x.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    for name, size in (("x-1.safetensors", 100), ("x-2.safetensors", 200)):
+        (folder / "s" / name).write_bytes(bytes(size))
+    events: list[dict[str, Any]] = []
+    made = repository(subfolder="s", progress_callback=events.append)
+    for _ in range(2):
+        finish(made.expect("x.safetensors", "absent.safetensors"))
+    assert events == []
+    load(made, "x-1.safetensors")
+    index = (folder / "s" / "x.safetensors.index.json").stat().st_size
+    assert {event["total"] for event in events if event["status"] == "progress_total"} == {300 + index}
+
+
+def test_a_file_of_the_second_place_is_reported() -> None:
+    """The first place announces the file and does not have it."""
+    events: list[dict[str, Any]] = []
+    progress = Progress(events.append)
+    progress.file("org/tiny", "x", cached=False)
+    second = progress.file("org/tiny", "x", cached=False)
+    second.start(3)
+    second.advance(3)
+    second.done()
+    check_progress(events, {"x": 3})
+
+
 def interrupt(repository: Repository, after: float) -> None:
     """Stop a download after some segments, as a consumer does that is cancelled."""
 

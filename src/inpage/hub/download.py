@@ -79,7 +79,7 @@ async def _open(body: Body, found: tuple[Backend, Manifest] | None) -> tuple[Bac
 
 async def _size_for(progress: FileProgress, url: str, token: str) -> int | None:
     """Ask for the length of a file that comes compressed, if somebody watches."""
-    if not progress.watched:
+    if not progress.wanted:
         return None
     try:
         return (await look(url, token)).size

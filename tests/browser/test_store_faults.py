@@ -391,6 +391,18 @@ run_js("delete globalThis.caches")
     assert listed == 2
 
 
+def test_web_locks_are_denied(faulty: FaultyServer, python: Any) -> None:
+    code = """
+from pyodide.code import run_js
+run_js("navigator.locks.request = () => Promise.reject(new DOMException('Denied.', 'SecurityError'))")
+results = await asyncio.gather(load(), load())
+run_js("delete navigator.locks.request")
+results
+"""
+    assert python(code, "slow") == [whole(), whole()]
+    assert len(faulty.downloads("model.safetensors")) == 1
+
+
 @pytest.mark.parametrize("asked_before", [True, False])
 def test_the_quota_is_exceeded(faulty: FaultyServer, python: Any, tab: PythonWorker, asked_before: bool) -> None:
     """Either the estimate says so before the download, or a put fails in the middle of it."""

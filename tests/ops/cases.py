@@ -491,7 +491,8 @@ def gated_cases() -> Iterator[Case]:
 def argmax_cases() -> Iterator[Case]:
     for label, x in (
         ("1x1", normal(1, 1)), ("3x9", normal(3, 9)), ("2x1000", normal(2, 1000)),
-        ("equal", np.zeros((2, 17), np.float32)), ("negative", -10 - abs(normal(4, 33))), ("infinite", np.array([[-np.inf, -np.inf, -1.0]], np.float32)),
+        ("equal", np.zeros((2, 17), np.float32)), ("negative", -10 - abs(normal(4, 33))),
+        ("infinite", np.array([[-np.inf, -np.inf, -1.0]], np.float32)),
     ):  # fmt: skip
         y = np.array([max(range(x.shape[1]), key=lambda j, row=row: (row[j], -j)) for row in x], np.int32)
         yield Case("argmax", label, {"x": x}, {"y": y}, {"rows": x.shape[0], "columns": x.shape[1]})

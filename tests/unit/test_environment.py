@@ -71,7 +71,7 @@ def test_old_compilers_are_not_taken_for_rust(tmp_path: Path, monkeypatch: pytes
 def test_requirements_are_pinned_exactly() -> None:
     lines = environment.REQUIREMENTS.read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    assert all(re.fullmatch(r"[\d.]+", version) for version in pins.values())
+    assert all(re.fullmatch(r"[\d.]+(post\d+)?", version) for version in pins.values())
     assert pins["tokenizers"] == build_wheels.TOKENIZERS.version
 
 

@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "num_beams": 1,
     "use_cache": True,
     "cache_implementation": None,
-    "cache_config": None,
+    "kv_cache_dtype": None,
     "prefill_chunk_size": None,
     "temperature": 1.0,
     "top_k": 50,
@@ -85,6 +85,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "output_hidden_states": (False,),
     "compile_config": (),
     "max_cache_len": (),
+    "cache_config": (),
 }
 # Settings of assisted decoding, which files may have and which are without effect there as here.
 _ASSISTED = (
@@ -108,7 +109,8 @@ _COUNTS = {
 class GenerationConfig(Awaitable):
     """Options of `generate` as attributes; None where nothing is said.
 
-    The names are those of `DEFAULTS`. `seed` is one beyond transformers': it makes a call's samples repeatable.
+    The names are those of `DEFAULTS`. Beyond transformers': `seed` makes the samples of a call repeatable, and
+    `kv_cache_dtype` (f32, f16, q8) is the precision of the cache.
     Raises InputError for unknown names and values that cannot be, UnsupportedError for options that are not here.
     """
 
@@ -128,7 +130,7 @@ class GenerationConfig(Awaitable):
     def from_model_config(cls, config: Any) -> Self:
         """Options that a model's configuration has: its special tokens, and what old files say of generation."""
         values = config if isinstance(config, Mapping) else config.to_dict()
-        return cls.from_dict({name: value for name, value in values.items() if name not in ("use_cache", "seed")})
+        return cls.from_dict({name: value for name, value in values.items() if name not in ("use_cache", "seed", "kv_cache_dtype")})
 
     @classmethod
     def from_pretrained(cls, name: "str | os.PathLike[str] | Repository", **options: Any) -> Self:

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import InputError
 from .logits_process import token_list
 from .scores import Ids
+from .token_bytes import TokenBytes
 
 
 class StoppingCriteria(ABC):
@@ -80,15 +81,20 @@ class StopStringCriteria(StoppingCriteria):
     """Ends when the last token completes one of `stop_strings`, wherever the borders of tokens lie."""
 
     def __init__(self, tokenizer: Any, stop_strings: str | Sequence[str]) -> None:
-        self.tokenizer = tokenizer
-        self.stop_strings = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
-        # A token has a byte at least, save special ones; a few more make up for a first one that loses its space.
-        self.window = max(len(text.encode()) for text in self.stop_strings) + 4
+        self.tokens = TokenBytes(tokenizer)
+        strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+        self.stops = [text.encode() for text in strings]
+        self.longest = max(map(len, self.stops))
 
     def __call__(self, input_ids: Ids, scores: Any, **more: Any) -> list[bool]:
-        return [self._ends(ids[-self.window :]) for ids in input_ids]
+        return [self._ends(ids) for ids in input_ids]
 
     def _ends(self, ids: list[int]) -> bool:
-        text = self.tokenizer.decode(ids)
-        before = len(self.tokenizer.decode(ids[:-1]).rstrip("\ufffd"))
-        return any(text.find(stop, max(before + 1 - len(stop), 0)) >= 0 for stop in self.stop_strings)
+        last = self.tokens[ids[-1]]
+        text, i = b"", len(ids) - 1
+        while len(text) < self.longest - 1 and i:
+            i -= 1
+            text = self.tokens[ids[i]] + text
+        border = len(text)
+        text += last
+        return any(text.find(stop, max(border + 1 - len(stop), 0)) >= 0 for stop in self.stops)

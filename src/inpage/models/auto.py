@@ -17,6 +17,7 @@ CONFIGS = {
     "bert": "BertConfig",
     "distilbert": "DistilBertConfig",
     "electra": "ElectraConfig",
+    "llama": "LlamaConfig",
     "mpnet": "MPNetConfig",
     "roberta": "RobertaConfig",
 }
@@ -69,6 +70,7 @@ class AutoModel:
         "bert": "BertModel",
         "distilbert": "DistilBertModel",
         "electra": "ElectraModel",
+        "llama": "LlamaModel",
         "mpnet": "MPNetModel",
         "roberta": "RobertaModel",
     }
@@ -105,6 +107,14 @@ class AutoModelForPreTraining(AutoModel):
     }
 
 
+class AutoModelForCausalLM(AutoModel):
+    """Models that continue a text."""
+
+    class_names: ClassVar[dict[str, str]] = {
+        "llama": "LlamaForCausalLM",
+    }
+
+
 class AutoModelForMaskedLM(AutoModel):
     """Models that fill in masked tokens."""
 
@@ -126,6 +136,7 @@ class AutoModelForSequenceClassification(AutoModel):
         "bert": "BertForSequenceClassification",
         "distilbert": "DistilBertForSequenceClassification",
         "electra": "ElectraForSequenceClassification",
+        "llama": "LlamaForSequenceClassification",
         "mpnet": "MPNetForSequenceClassification",
         "roberta": "RobertaForSequenceClassification",
     }
@@ -139,6 +150,7 @@ class AutoModelForTokenClassification(AutoModel):
         "bert": "BertForTokenClassification",
         "distilbert": "DistilBertForTokenClassification",
         "electra": "ElectraForTokenClassification",
+        "llama": "LlamaForTokenClassification",
         "mpnet": "MPNetForTokenClassification",
         "roberta": "RobertaForTokenClassification",
     }
@@ -160,6 +172,7 @@ class AutoModelForQuestionAnswering(AutoModel):
 _AUTO_CLASSES = (
     AutoModel,
     AutoModelForPreTraining,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,

@@ -52,6 +52,10 @@ class GenerationMixin:
     def generation_config(self, config: GenerationConfig) -> None:
         self._generation_config = config
 
+    async def read_settings(self, repository: Any) -> None:
+        """Take the options of `generation_config.json`, or else those in the model's configuration."""
+        self._generation_config = await GenerationConfig._from_pretrained(repository, model_config=self.config)
+
     def next_token(self, **arguments: Any) -> Any:
         """`session.next_token` over this model, recorded once for each signature."""
         if self._next_token is None:

@@ -118,6 +118,9 @@ class PreTrainedModel(nn.Module, Awaitable):
         """`program.jit` on this model's executor, for functions that call `forward`. Freed with the model."""
         return ModelFunction(self, function)
 
+    async def read_settings(self, repository: "Repository") -> None:
+        """Read what else a family needs of the repository; called before the weights are loaded."""
+
     def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
         """Run a recorded function over this model; here a family adds what only it knows."""
         return recorded(**arguments)
@@ -243,6 +246,7 @@ async def load(
     model = model_class(config)
     model._executor = acquire(device or DEFAULT_DEVICE)
     try:
+        await model.read_settings(repository)
         info = await load_weights(model, repository, dtype=dtype, ignore_mismatched_sizes=ignore_mismatched_sizes)
     except BaseException:
         model.dispose()

@@ -258,12 +258,16 @@ class Server:
 
 
 async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> Any:
-    """Result of a generator that yields (done, total) after every batch; messages can arrive between two batches."""
+    """Result of a generator that yields (done, total) after every batch; messages can arrive between two batches.
+
+    A third element has further fields of the progress event.
+    """
     try:
         while True:
-            done, total = next(steps)
+            done, total, *more = next(steps)
             if report is not None:
-                report({"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1)})
+                event = {"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1)}
+                report(event | (more[0] if more else {}))
             await asyncio.sleep(0)
     except StopIteration as stop:
         return stop.value

@@ -39,7 +39,7 @@ class GenerationMixin:
     jit: Callable[..., Any]
     forward: Callable[..., Any]
     _generation_config: GenerationConfig | None = None
-    _next_token: Callable[..., Any] | None = None
+    _functions: dict[str, Callable[..., Any]] | None = None
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -56,11 +56,17 @@ class GenerationMixin:
         """Take the options of `generation_config.json`, or else those in the model's configuration."""
         self._generation_config = await GenerationConfig._from_pretrained(repository, model_config=self.config)
 
+    def function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`jit(function)`, made once and kept under a name."""
+        if self._functions is None:
+            self._functions = {}
+        if name not in self._functions:
+            self._functions[name] = self.jit(function)
+        return self._functions[name]
+
     def next_token(self, **arguments: Any) -> Any:
         """`session.next_token` over this model, recorded once for each signature."""
-        if self._next_token is None:
-            self._next_token = self.jit(partial(next_token, self.forward))
-        return self._next_token(**arguments)
+        return self.function("next_token", partial(next_token, self.forward))(**arguments)
 
     def generate(self, inputs: Any = None, generation_config: GenerationConfig | None = None, **options: Any) -> Any:
         """Continue sequences: int32 tokens [batch * num_return_sequences, length], prompts included.

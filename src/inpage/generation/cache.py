@@ -371,7 +371,7 @@ class Cache:
             first = self._length if same else group.start
             for b, row in enumerate(rows):
                 address = group.mask_block.address + 4 * (b * group.capacity + first - group.start)
-                self._on().write(address, array("i", row[first:]))
+                self._on().write(address, array("i", list(row[first:])))
 
     def _reveal(self, group: _Group) -> None:
         """Let tokens behind those in use be visible."""

@@ -1,5 +1,6 @@
 """`generate` for models that predict the next token: what it was given, made ready and run."""
 
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -35,6 +36,7 @@ class GenerationMixin:
     """Mixin of causal language models: `generate`."""
 
     config: Any
+    base_model: Any
     max_positions: int | None
     jit: Callable[..., Any]
     forward: Callable[..., Any]
@@ -173,14 +175,22 @@ class GenerationMixin:
             raise InputError("negative_prompt_ids would have no effect.", hint="Set guidance_scale.")
         if past_key_values is not None and not config.use_cache:
             raise InputError("past_key_values needs use_cache=True.")
-        limit = self.max_positions
-        if limit is not None and config.max_length > limit:
-            raise InputError(
-                f"The model has {limit} positions, and max_length is {config.max_length}.",
-                hint="Shorten the prompt, or set a smaller max_new_tokens.",
-            )
+        self._check_positions(config.max_length)
         if rows > 1 and config.pad_token_id is None and not config.eos_tokens:
             config.values["pad_token_id"] = 0
+
+    def _check_positions(self, max_length: int) -> None:
+        """Learned positions end with their table; others go on beyond what the model was trained for."""
+        learned = getattr(self.base_model, "max_learned_positions", 0)
+        if learned and max_length > learned:
+            raise InputError(
+                f"The model has {learned} positions, and max_length is {max_length}.",
+                hint="Shorten the prompt, or set a smaller max_new_tokens.",
+            )
+        if self.max_positions is not None and max_length > self.max_positions:
+            warnings.warn(
+                f"max_length is {max_length}; the model was made for {self.max_positions} tokens.", stacklevel=4
+            )
 
     def _guidance(self, config: GenerationConfig, prompts: Ids, negative: Any, negative_mask: Any) -> Any:
         if config.guidance_scale in (None, 1):

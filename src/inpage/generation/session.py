@@ -1,5 +1,6 @@
 """A model at work on a batch: tokens in, scores of the next ones out, with or without a cache between."""
 
+import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
@@ -24,7 +25,9 @@ class Session:
         self.model = model
         self.cache = cache
         self.padding = list(padding)
-        self.chunk = chunk or max(1, CHUNK // len(padding))
+        # Frequencies of dynamic RoPE follow the length of what is computed at once.
+        whole = getattr(model.base_model, "dynamic_rope", None) is not None
+        self.chunk = chunk or (sys.maxsize if whole else max(1, CHUNK // len(padding)))
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
         """What is wanted after prompts of one length; yields between two chunks of them."""

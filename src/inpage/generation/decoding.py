@@ -1,7 +1,7 @@
 """The loops of generation: one token after the other for every sequence, or for every beam."""
 
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -9,10 +9,11 @@ from typing import Any
 from ..tensor import Tensor
 from .beam_search import BeamSearch
 from .configuration import GenerationConfig
-from .logits_process import LogitsProcessorList, bound, warp, warp_candidates
+from .logits_process import LogitsProcessorList, LogitsWarper, bound, warp, warp_candidates
 from .scores import Candidates, Ids, Rows, arg_max, candidates, log_softmax, sample
-from .session import Session, Wanted, repeated
+from .session import Drawn, Session, Wanted, repeated
 from .stopping_criteria import StoppingCriteriaList
+from .warpers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 Steps = Generator[tuple[int, int], None, None]
 
@@ -79,8 +80,7 @@ class Decoding(_Base):
         keeps = self.config.output_scores or self.config.output_logits
         self.wanted: Wanted = "logits"
         if not self.dense and not keeps:
-            limit = bound(self.warpers) if self.config.do_sample else None
-            self.wanted = "argmax" if not self.config.do_sample else limit or "logits"
+            self.wanted = self._reduced() if self.config.do_sample else "argmax"
 
     def run(self) -> Steps:
         """Generate; yields after every token of the batch."""
@@ -109,9 +109,15 @@ class Decoding(_Base):
         """The tokens, prompts included."""
         return self.ids
 
+    def _reduced(self) -> Wanted:
+        """How little of the logits sampling needs."""
+        if self.config.num_return_sequences > 1:  # of one prompt, a token each
+            return bound(self.warpers) or "logits"
+        return drawn(self.warpers) or bound(self.warpers) or "logits"
+
     def _choose(self, outputs: list[Any]) -> tuple[list[int], Rows | None]:
         """The next token of every sequence, and the scores where they are known."""
-        if self.wanted == "argmax":
+        if self.wanted == "argmax" or isinstance(self.wanted, Drawn):
             return outputs, None
         if self.wanted != "logits":
             random = self.request.random
@@ -212,6 +218,26 @@ class BeamDecoding(_Base):
             kept = [c.row(len(r)) for c, r in zip(choices, rows, strict=True)] if warped else rows
             self.scores.append(_stacked(kept))
         return choices, rows
+
+
+def drawn(warpers: Sequence[LogitsWarper]) -> Drawn | None:
+    """The warpers as what the kernels can draw by; None if they are others."""
+    kinds = [type(warper) for warper in warpers]
+    if kinds != [kind for kind in _DRAWABLE if kind in kinds]:
+        return None
+    options: dict[str, Any] = {}
+    for warper in warpers:
+        name = _DRAWABLE[type(warper)]
+        options[name] = getattr(warper, name)
+    return Drawn(**options)
+
+
+_DRAWABLE: dict[type[LogitsWarper], str] = {
+    TemperatureLogitsWarper: "temperature",
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+    MinPLogitsWarper: "min_p",
+}
 
 
 def _stacked(rows: Rows) -> Tensor:

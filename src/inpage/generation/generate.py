@@ -148,13 +148,14 @@ class GenerationMixin:
         if cache is None and config.use_cache:
             cache = make_cache(config.cache_implementation, config.kv_cache_dtype, config.max_length)
             owned = not config.return_dict_in_generate
+        random = _random if config.seed is None else Random(config.seed)
         request = Request(
-            session=Session(self, cache, padding, config.prefill_chunk_size),
+            session=Session(self, cache, padding, config.prefill_chunk_size, random),
             prompts=ids,
             config=config,
             processors=processors,
             criteria=_criteria(config, tokenizer, stopping_criteria or ()),
-            random=_random if config.seed is None else Random(config.seed),
+            random=random,
             streamer=streamer,
         )
         return _run(request, cache if owned else None, cache)

@@ -3,16 +3,28 @@
 import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal
+from random import Random
+from typing import Any, Literal, NamedTuple
 
 from .. import ops
 from ..errors import InputError, UnsupportedError
 from ..tensor import Tensor, from_bytes
-from .scores import Candidates, Ids, Rows
+from .scores import Candidates, Ids, Row, Rows
 
 CHUNK = 64  # tokens of a prompt at a time: an abort waits no longer than these take
-Wanted = Literal["logits", "argmax"] | int
-"""What is wanted of the next token: all logits, the best token, or so many of the best with their logits."""
+
+
+class Drawn(NamedTuple):
+    """A token drawn in the kernels: of the `top_k` best (0: all), by `top_p` and `min_p`."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+Wanted = Literal["logits", "argmax"] | int | Drawn
+"""What is wanted of the next token: all logits, the best one, so many of the best with their logits, or one drawn."""
 
 
 class Session:
@@ -21,8 +33,12 @@ class Session:
     `padding` is how many tokens at the left of each sequence are none.
     """
 
-    def __init__(self, model: Any, cache: Any, padding: Sequence[int], chunk: int | None = None) -> None:
+    def __init__(
+        self, model: Any, cache: Any, padding: Sequence[int], chunk: int | None = None, random: Random | None = None
+    ) -> None:
+        """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn."""
         self.model = model
+        self.random = random
         self.cache = cache
         self.padding = list(padding)
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
@@ -68,6 +84,8 @@ class Session:
 
     def _run(self, ids: Ids, seen: int, wanted: Wanted) -> Any:
         inputs: dict[str, Any] = {"input_ids": _tensor(ids)}
+        if isinstance(wanted, Drawn) and self.random is not None:
+            inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
         if any(self.padding):
             total = seen + len(ids[0])
             inputs["attention_mask"] = _tensor([[0] * pad + [1] * (total - pad) for pad in self.padding])
@@ -76,28 +94,31 @@ class Session:
             inputs["past_key_values"] = self.cache
         outputs = self.model.next_token(**inputs, wanted=wanted)
         if wanted == "logits":
-            return [array("f", row.data) for row in outputs]
-        if wanted == "argmax":
+            return [_row(row.data) for row in outputs]
+        if wanted == "argmax" or isinstance(wanted, Drawn):
             return outputs.tolist()
         values, ids = outputs
         return [Candidates(*row) for row in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
-def next_token(forward: Callable[..., Any], wanted: Wanted, **inputs: Any) -> Any:
+def next_token(forward: Callable[..., Any], wanted: Wanted, uniform: Tensor | None = None, **inputs: Any) -> Any:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
-    Logits [B, V], the best token int32 [B], or the best k of them, float32 and int32 [B, k].
+    Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. `uniform` float32 [B] are numbers
+    in [0, 1) that decide what is drawn.
     """
     logits = forward(logits_to_keep=1, **inputs).logits
     logits = logits.reshape(logits.shape[0], logits.shape[-1])
     if wanted == "logits":
         return logits
-    return ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
+    if isinstance(wanted, Drawn) and uniform is not None:
+        return ops.sample(logits, uniform, **wanted._asdict())
+    return ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(int(wanted), logits.shape[-1]))
 
 
 def repeated(outputs: list[Any], times: int) -> list[Any]:
     """Outputs of a batch whose sequences are repeated."""
-    return [array("f", row) if isinstance(row, array) else row for row in outputs for _ in range(times)]
+    return [row[:] if isinstance(row, array) else row for row in outputs for _ in range(times)]
 
 
 def unconditional(session: Session, prompts: Ids) -> Callable[[Ids], Rows]:
@@ -138,6 +159,12 @@ def _finish(steps: Generator[Any, None, Any]) -> Any:
             next(steps)
         except StopIteration as stop:
             return stop.value
+
+
+def _row(data: memoryview) -> Row:
+    row = array("f")
+    row.frombytes(data.cast("B"))
+    return row
 
 
 def _tensor(rows: Ids) -> Tensor:

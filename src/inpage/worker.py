@@ -139,7 +139,8 @@ class Server:
         target = self._object(handle)
         name = method or type(target).__name__
         if method is not None:
-            target = self._attribute(target, method)
+            owner, target = target, self._attribute(target, method)
+            target = getattr(owner, f"{method}_steps", target)
         elif hasattr(target, "steps"):
             target = target.steps
         return await self._invoke(target, name, args, kwargs, keep, progress)
@@ -174,7 +175,7 @@ class Server:
             raise InputError(f"{name} is not callable.", hint="Read it with `get`.")
         positional, named = self._decode(args or []), self._decode(kwargs or {})
         report = partial(self._report, self._running) if progress else None
-        stepwise = getattr(function, "__name__", "") == "steps"
+        stepwise = getattr(function, "__name__", "").endswith("steps")
         if report and not stepwise:
             named["progress_callback"] = report
         _check_arguments(function, positional, named, name)

@@ -217,6 +217,7 @@ class TextGenerationPipeline(Pipeline):
             **more,
             **given,
         )
+        done = total = 0
         try:
             while True:
                 done, total = next(steps)
@@ -228,7 +229,7 @@ class TextGenerationPipeline(Pipeline):
             if cache is not None and collector is not None:
                 self._cached = collector.ids[: cache.get_seq_length()]
         if collector is not None and (rest := collector.take()):
-            yield len(sequences[0]) - longest, len(sequences[0]) - longest, {"index": start, "text": rest}
+            yield done, total, {"index": start, "text": rest}
         return sequences.tolist()
 
     def _generation_options(self, options: Any) -> dict[str, Any]:

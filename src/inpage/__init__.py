@@ -22,6 +22,7 @@ _MODULES = {
     ".models.auto": (
         "AutoConfig",
         "AutoModel",
+        "AutoModelForCausalLM",
         "AutoModelForMaskedLM",
         "AutoModelForPreTraining",
         "AutoModelForQuestionAnswering",

@@ -236,7 +236,7 @@ def cached_attention(
 
 def cache_append(cache: Tensor, x: Tensor, position: int | Register, *, head_dim: int, dtype: str = "f32") -> None:
     """Write x [B, L, KVH*D] into rows position .. position + L - 1 of a cache int32 [B, capacity, KVH, words]."""
-    batch, capacity, heads, words = cache.shape
+    batch, capacity, heads, _ = cache.shape
     length = x.shape[1]
     _expect("cache_append", "x", x, (batch, length, heads * head_dim))
     _expect("cache_append", "cache", cache, (batch, capacity, heads, cache_head_words(dtype, head_dim)), "int32")
@@ -423,7 +423,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def gather(x: Tensor, index: Tensor, rows: int | Register, words: int) -> Tensor:
-    """The first `rows` of x[index], each `words` long: x [B, capacity * words], index int32 [B] -> [B, capacity * words].
+    """The first `rows` of x[index], `words` long each: x [B, capacity * words], index int32 [B] -> as x.
 
     Any dtype; what is behind those rows is undefined.
     """
@@ -593,9 +593,7 @@ def _check_window(window: int, causal: bool) -> None:
         raise InputError("attention() takes a window only where it is causal.")
 
 
-def _softmax(
-    x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, window: int, log: bool
-) -> Tensor:
+def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, window: int, log: bool) -> Tensor:
     _check_window(window, causal)
     if mask is None and bias is None and not causal:
         batch, heads, q_len, kv_len = 1, 1, x.size // x.shape[-1], x.shape[-1]

@@ -28,7 +28,7 @@ def processor(case: str) -> Any:
         return logits_process.PrefixConstrainedLogitsProcessor(lambda batch, ids: [batch, batch + 1, 7], 1)
     name, arguments = spec["call"]["class"], dict(spec["call"]["kwargs"])
     arguments.pop("device", None)
-    return getattr(warpers, name, getattr(logits_process, name, None))(**arguments)
+    return getattr(warpers if hasattr(warpers, name) else logits_process, name)(**arguments)
 
 
 @pytest.mark.parametrize("case", CASES)

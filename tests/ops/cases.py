@@ -458,7 +458,9 @@ def rope_cases() -> Iterator[Case]:
         y = np.stack([[[scale * f(float(a)) for a in row] for f in (math.cos, math.sin)] for row in angles])
         yield Case("rotary_tables", f"{half}-{scale}", {"positions": places, "frequencies": frequencies},
                    {"y": y.astype(np.float32)}, {"count": len(places), "half": half, "scale": scale}, 1e-6)  # fmt: skip
-    for (rows, heads, head_dim, half), pairs in product(((1, 3, 64, 32), (3, 2, 8, 4), (2, 1, 11, 3), (4, 2, 6, 1)), (0, 1)):
+    for (rows, heads, head_dim, half), pairs in product(
+        ((1, 3, 64, 32), (3, 2, 8, 4), (2, 1, 11, 3), (4, 2, 6, 1)), (0, 1)
+    ):
         x, angles = normal(rows, heads, head_dim), normal(rows, half, seed=1).astype(np.float64)
         tables = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
         y = x.astype(np.complex128)
@@ -474,7 +476,9 @@ def rope_cases() -> Iterator[Case]:
 
 
 def gated_cases() -> Iterator[Case]:
-    for name, (rows, columns), side_by_side in product(("silu", "gelu_tanh"), ((1, 1), (1, 100), (3, 7), (5, 64)), (0, 1)):
+    for name, (rows, columns), side_by_side in product(
+        ("silu", "gelu_tanh"), ((1, 1), (1, 100), (3, 7), (5, 64)), (0, 1)
+    ):
         both = normal(rows, 2, columns, scale=2.0)
         y = activated(both[:, 0].astype(np.float64), name) * both[:, 1]
         gate, up = (both, both.reshape(-1)[columns:]) if side_by_side else (both[:, 0], both[:, 1])
@@ -486,8 +490,9 @@ def gated_cases() -> Iterator[Case]:
 
 def argmax_cases() -> Iterator[Case]:
     for label, x in (
-        ("1x1", normal(1, 1)), ("3x9", normal(3, 9)), ("2x1000", normal(2, 1000)), ("equal", np.zeros((2, 17), np.float32)),
-        ("negative", -10 - abs(normal(4, 33))), ("infinite", np.array([[-np.inf, -np.inf, -1.0]], np.float32)),
+        ("1x1", normal(1, 1)), ("3x9", normal(3, 9)), ("2x1000", normal(2, 1000)),
+        ("equal", np.zeros((2, 17), np.float32)), ("negative", -10 - abs(normal(4, 33))),
+        ("infinite", np.array([[-np.inf, -np.inf, -1.0]], np.float32)),
     ):  # fmt: skip
         y = np.array([max(range(x.shape[1]), key=lambda j, row=row: (row[j], -j)) for row in x], np.int32)
         yield Case("argmax", label, {"x": x}, {"y": y}, {"rows": x.shape[0], "columns": x.shape[1]})
@@ -504,7 +509,9 @@ def sample_cases() -> Iterator[Case]:
         k = top_k or x.shape[1]
         uniform = rng(3).random(len(x)).astype(np.float32)
         uniform[:2] = (0.0, np.nextafter(np.float32(1), np.float32(0)))
-        y = np.array([drawn(row, float(u), temperature, top_k, top_p, min_p) for row, u in zip(x, uniform, strict=True)])
+        y = np.array(
+            [drawn(row, float(u), temperature, top_k, top_p, min_p) for row, u in zip(x, uniform, strict=True)]
+        )
         yield Case(
             "sample", f"{temperature}-{top_k}-{top_p}-{min_p}", {"x": x, "uniform": uniform},
             {"y": y.astype(np.int32), "order": np.zeros((len(x), k), np.int32), "weights": normal(len(x), k)},

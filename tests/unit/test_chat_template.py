@@ -81,7 +81,7 @@ def test_environment() -> None:
     ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ strftime_now.__globals__.sys }}", "{% for %}"],
 )
 def test_unsafe_and_broken_templates_fail(template: str) -> None:
-    with pytest.raises(ConfigError, match="sandbox|valid template"):
+    with pytest.raises(ConfigError, match=r"sandbox|valid template"):
         render(template)
 
 
@@ -98,7 +98,7 @@ def test_tools_choose_their_template() -> None:
 
 @pytest.mark.parametrize("chat", [[], "Hello", [{"content": "x"}], ["x"]])
 def test_refused_conversations(chat: Any) -> None:
-    with pytest.raises(InputError, match="conversation|message"):
+    with pytest.raises(InputError, match=r"conversation|message"):
         tokenizer().apply_chat_template(chat)
 
 

@@ -242,7 +242,11 @@ def test_pieces_make_up_the_text(tokenizer: Any, text: str) -> None:
 def test_no_part_of_a_stop_string_is_given(tokenizer: Any) -> None:
     ids = tokenizer("one END two ENDED ENX", add_special_tokens=False)["input_ids"]
     plain = tokenizer.decode(ids)
-    for stops, expected in ((["END two"], plain[: plain.index("END")]), (["ENDS", "EXIT"], plain), ("D two", plain[:6])):
+    for stops, expected in (
+        (["END two"], plain[: plain.index("END")]),
+        (["ENDS", "EXIT"], plain),
+        ("D two", plain[:6]),
+    ):
         decoder = IncrementalDecoder(tokenizer, stops)
         given = ""
         for token in ids:

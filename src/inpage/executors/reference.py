@@ -243,8 +243,8 @@ def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, b
     q is [batch, q_len, heads, head_dim], k and v are [batch, kv_len, kv_heads] head vectors of the cache dtype;
     `q_stride` is the elements, `k_stride` and `v_stride` are the 32-bit words from one position to the next (so q, k
     and v may lie side by side). A batch item of q is q_len such steps, one of k and v `capacity` steps. Head h reads
-    key head h // (heads / kv_heads). mask is int32 [batch, kv_len], its rows `mask_stride` apart; bias is [batch, heads,
-    q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all). softcap: scores s become
+    key head h // (heads / kv_heads). mask is int32 [batch, kv_len], its rows `mask_stride` apart; bias is [batch,
+    heads, q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all). softcap: scores s become
     softcap * tanh(s / softcap) before the bias. causal: query i sees keys up to i + kv_len - q_len, and of these the
     last `window` if that is not 0. Refuses more keys than `capacity`.
     """

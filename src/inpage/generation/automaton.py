@@ -169,7 +169,8 @@ class _Nodes:
                 raise UnsupportedError("Flags in patterns are not supported.")
             self.sequence(body, start, end)
         elif kind in (ops.MAX_REPEAT, ops.MIN_REPEAT):
-            self.repeat(*value, start, end)
+            least, most, body = value
+            self.repeat(least, most, body, start, end)
         elif kind is ops.AT:
             if str(value) not in ("AT_BEGINNING", "AT_END", "AT_BEGINNING_STRING", "AT_END_STRING"):
                 raise UnsupportedError("Word borders in patterns are not supported.")

@@ -149,7 +149,7 @@ class Cache:
         for group in self._groups:
             if group.start and group.rows - cut < group.window - 1:
                 raise InputError(
-                    f"The cache cannot be cropped to {length} tokens: a window of {group.window} has dropped older ones.",
+                    f"The cache cannot be cropped to {length} tokens: a window of {group.window} has dropped some.",
                     hint="Start a new cache and give it the tokens again.",
                 )
         for group in self._groups:
@@ -256,15 +256,14 @@ class Cache:
             )
         for group in self._groups:
             self._reserve(group, length)
+        before = self._mask
         if mask is not None:
             self._hide(mask, length)
         try:
             yield self._registers(length)
         except BaseException:
-            for group in self._groups:
-                self._reveal(group)
             if self._mask is not None:
-                self._mask = [row[: self._length] for row in self._mask]
+                self._show(before or [bytearray(b"\1" * self._length) for _ in self._mask])
             raise
         for group in self._groups:
             group.rows += length
@@ -349,7 +348,7 @@ class Cache:
         self._reveal(group)
 
     def _hide(self, mask: Tensor, length: int) -> None:
-        """Take over an attention mask of all tokens, the `length` new ones included."""
+        """Take over an attention mask of all tokens, the `length` new ones included. Without zeros there is none."""
         total, batch = self._length + length, self.batch_size
         if mask.shape != (batch, total):
             raise InputError(
@@ -360,18 +359,30 @@ class Cache:
         if self._mask is None and 0 not in data:
             return
         rows = [bytearray(bool(v) for v in data[b * total : (b + 1) * total]) for b in range(batch)]
-        seen = self._mask or [bytearray(b"\1" * self._length) for _ in rows]
-        same = all(row[: self._length] == old for row, old in zip(rows, seen, strict=True))
-        self._mask = rows
-        for group in self._groups:
-            if group.mask_block is None:
+        if self._mask is None:
+            self._mask = [bytearray(b"\1" * self._length) for _ in rows]
+            for group in self._groups:
                 group.mask_block = HeapBlock(self._on(), 4 * batch * group.capacity)
                 self._on().write(group.mask_block.address, array("i", [1]) * (batch * group.capacity))
-                self._moved()
-            first = self._length if same else group.start
+            self._moved()
+        same = all(row[: self._length] == old for row, old in zip(rows, self._mask, strict=True))
+        self._write_mask(rows, self._length if same else 0)
+
+    def _show(self, rows: list[bytearray]) -> None:
+        """Go back to a mask of the tokens in use."""
+        self._write_mask(rows, 0)
+        for group in self._groups:
+            self._reveal(group)
+
+    def _write_mask(self, rows: list[bytearray], first: int) -> None:
+        """Let `rows` be the mask; they differ from what there is from token `first` on."""
+        self._mask = rows
+        for group in self._groups:
+            assert group.mask_block is not None
+            begin = max(first, group.start)
             for b, row in enumerate(rows):
-                address = group.mask_block.address + 4 * (b * group.capacity + first - group.start)
-                self._on().write(address, array("i", list(row[first:])))
+                address = group.mask_block.address + 4 * (b * group.capacity + begin - group.start)
+                self._on().write(address, array("i", list(row[begin:])))
 
     def _reveal(self, group: _Group) -> None:
         """Let tokens behind those in use be visible."""

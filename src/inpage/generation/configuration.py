@@ -130,7 +130,9 @@ class GenerationConfig(Awaitable):
     def from_model_config(cls, config: Any) -> Self:
         """Options that a model's configuration has: its special tokens, and what old files say of generation."""
         values = config if isinstance(config, Mapping) else config.to_dict()
-        return cls.from_dict({name: value for name, value in values.items() if name not in ("use_cache", "seed", "kv_cache_dtype")})
+        return cls.from_dict(
+            {name: value for name, value in values.items() if name not in ("use_cache", "seed", "kv_cache_dtype")}
+        )
 
     @classmethod
     def from_pretrained(cls, name: "str | os.PathLike[str] | Repository", **options: Any) -> Self:
@@ -196,23 +198,23 @@ class GenerationConfig(Awaitable):
             warnings.warn("max_new_tokens is given, so max_length does not count.", stacklevel=2)
         if self.num_return_sequences > 1 and self.num_beams == 1 and not self.do_sample:
             raise InputError("Greedy search has one result.", hint="Set do_sample=True, or num_beams.")
-        if self.num_return_sequences > self.num_beams > 1:
+        if self.num_beams > 1 and self.num_return_sequences > self.num_beams:
             raise InputError(
                 f"num_return_sequences={self.num_return_sequences} is more than num_beams={self.num_beams}."
             )
 
     def set_lengths(self, prompt: int, max_positions: int | None) -> None:
         """Make `max_length` and `min_length` absolute, for a prompt of so many tokens. Raises InputError."""
+        longest = self.max_length or min(prompt + NEW_TOKENS, max_positions or prompt + NEW_TOKENS)
         if self.max_new_tokens is not None:
-            self.values["max_length"] = prompt + self.max_new_tokens
-        elif self.max_length is None:
-            self.values["max_length"] = min(prompt + NEW_TOKENS, max_positions or prompt + NEW_TOKENS)
+            longest = prompt + self.max_new_tokens
         if self.min_new_tokens is not None:
             self.values["min_length"] = prompt + self.min_new_tokens
-        if self.max_length <= prompt:
+        if longest <= prompt:
             raise InputError(
-                f"The prompt has {prompt} tokens, and max_length is {self.max_length}.", hint="Set max_new_tokens."
+                f"The prompt has {prompt} tokens, and max_length is {longest}.", hint="Set max_new_tokens."
             )
+        self.values["max_length"] = longest
         if self.min_length > self.max_length:
             raise InputError(f"min_length {self.min_length} is more than max_length {self.max_length}.")
 

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -169,16 +170,16 @@ class BeamDecoding(_Base):
             for i, search in enumerate(self.searches):
                 if going[i]:
                     mine = choices[i * self.width : (i + 1) * self.width]
-                    going[i] = search.advance(mine, lambda ids: self.request.criteria(ids, rows))
+                    going[i] = search.advance(mine, partial(self.request.criteria, scores=rows))
             made += 1
             yield made, self.total
             if not any(going):
                 return
             length = self.prompt_length + made
             running = [beam for search in self.searches for beam in search.running]
-            self.session.reorder([
-                beam.rows[-1] if len(beam.ids) == length else row for row, beam in enumerate(running)
-            ])
+            self.session.reorder(
+                [beam.rows[-1] if len(beam.ids) == length else row for row, beam in enumerate(running)]
+            )
             # A search that is over has stopped at its length; its rows go along without being looked at.
             outputs = self.session.step([beam.ids for beam in running], "logits")
 

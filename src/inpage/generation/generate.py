@@ -132,9 +132,7 @@ class GenerationMixin:
         prompts = [list(row) for row in ids for _ in range(times)]
         custom = list(logits_processor or ())
         if constraint is not None:
-            custom.append(
-                ConstrainedLogitsProcessor(constraint, len(ids[0]), config.eos_tokens, config.max_length)
-            )
+            custom.append(ConstrainedLogitsProcessor(constraint, len(ids[0]), config.eos_tokens, config.max_length))
         guidance = self._guidance(config, prompts, negative_prompt_ids, negative_prompt_attention_mask)
         processors = default_processors(
             config,
@@ -243,13 +241,9 @@ def _prompts(
         raise InputError("generate() needs at least one token.", hint="Begin with the model's bos_token_id.")
     if attention_mask is None:
         pad, ends = pads
-        hidden = pad is not None and pad not in ends
-        mask = [[int(not hidden or token != pad) for token in row] for row in ids]
-        mask = [row if any(row) else [1] * len(row) for row in mask]
-        mask = [[0] * row.index(1) + [1] * (len(row) - row.index(1)) for row in mask]
-        if hidden and any(row[-1] == pad for row in ids):
-            attention_mask = [[int(token != pad) for token in row] for row in ids]
-    if attention_mask is not None:
+        # A padding token that also ends texts may be one that the caller wrote.
+        mask = [[int(pad is None or pad in ends or token != pad) for token in row] for row in ids]
+    else:
         mask = Tensor.from_values(attention_mask, "int32").tolist()
         mask = mask if isinstance(mask[0], list) else [mask]
     if [len(row) for row in mask] != [len(row) for row in ids]:

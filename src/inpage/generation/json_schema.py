@@ -186,9 +186,7 @@ class _TooDeep(UnsupportedError):
     """A schema contains itself without an end."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "The JSON schema contains itself, and nothing ends that.", hint="Make the inner one optional."
-        )
+        super().__init__("The JSON schema contains itself, and nothing ends that.", hint="Make the inner one optional.")
 
 
 def _members(members: list[tuple[str, bool]]) -> str:
@@ -198,9 +196,7 @@ def _members(members: list[tuple[str, bool]]) -> str:
     for text, required in reversed(members):
         written = f",{_SPACE}{text}{after}"
         begun = f"{text}{after}"
-        after, first = (
-            (written, begun) if required else (f"(?:,{_SPACE}{text})?{after}", _group([begun, first]))
-        )
+        after, first = (written, begun) if required else (f"(?:,{_SPACE}{text})?{after}", _group([begun, first]))
     return first
 
 
@@ -246,7 +242,7 @@ def _in_string(pattern: str) -> str:
         if any(row[byte] != DEAD for byte in forbidden):
             raise UnsupportedError(
                 f"The pattern {pattern!r:.60} matches characters that JSON escapes.",
-                hint="Rule quotes, backslashes and control characters out, as by [^\"\\\\\\x00-\\x1f] in place of a dot.",
+                hint="Rule out quotes, backslashes and control characters, where a dot stands, too.",
             )
         for state in set(row) - seen - {DEAD}:
             seen.add(state)

@@ -84,7 +84,8 @@ class Session:
 
     def _run(self, ids: Ids, seen: int, wanted: Wanted) -> Any:
         inputs: dict[str, Any] = {"input_ids": _tensor(ids)}
-        if isinstance(wanted, Drawn) and self.random is not None:
+        if isinstance(wanted, Drawn):
+            assert self.random is not None
             inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
         if any(self.padding):
             total = seen + len(ids[0])
@@ -97,8 +98,8 @@ class Session:
             return [_row(row.data) for row in outputs]
         if wanted == "argmax" or isinstance(wanted, Drawn):
             return outputs.tolist()
-        values, ids = outputs
-        return [Candidates(*row) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+        values, tokens = outputs
+        return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
 
 
 def next_token(forward: Callable[..., Any], wanted: Wanted, uniform: Tensor | None = None, **inputs: Any) -> Any:
@@ -111,9 +112,10 @@ def next_token(forward: Callable[..., Any], wanted: Wanted, uniform: Tensor | No
     logits = logits.reshape(logits.shape[0], logits.shape[-1])
     if wanted == "logits":
         return logits
-    if isinstance(wanted, Drawn) and uniform is not None:
+    if isinstance(wanted, Drawn):
+        assert uniform is not None
         return ops.sample(logits, uniform, **wanted._asdict())
-    return ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(int(wanted), logits.shape[-1]))
+    return ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
 
 
 def repeated(outputs: list[Any], times: int) -> list[Any]:

@@ -143,9 +143,7 @@ class TextIteratorStreamer(TextStreamer):
     `timeout` is how many seconds to wait for a piece; queue.Empty is raised after it.
     """
 
-    def __init__(
-        self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **options: Any
-    ) -> None:
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **options: Any) -> None:
         super().__init__(tokenizer, skip_prompt, **options)
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._timeout = timeout

@@ -25,12 +25,8 @@ class TokenBytes:
         """The bytes of a token, those of its name if it is an added one; none for unknown ids."""
         found = self._known.get(token)
         if found is None:
-            name = self._backend.id_to_token(token)
-            if name is None:
-                found = b""
-            else:
-                found = name.encode() if token in self._added else self._convert(name)
-            self._known[token] = found
+            name = self._backend.id_to_token(token) or ""
+            found = self._known[token] = name.encode() if token in self._added else self._convert(name)
         return found
 
     def written(self) -> list[bytes | None]:
@@ -59,7 +55,8 @@ def _conversion(decoder: Any) -> Callable[[str], bytes]:
     if "Metaspace" in kinds or ("Replace" in kinds and "WordPiece" not in kinds):
         return _metaspace
     raise UnsupportedError(
-        "Constraints and stop strings need a tokenizer of bytes or pieces of text.", hint="This one's tokens leave out spaces."
+        "Constraints and stop strings need a tokenizer of bytes or pieces of text.",
+        hint="This one's tokens leave out spaces.",
     )
 
 

@@ -20,7 +20,7 @@ class Heads(NamedTuple):
     """The attention heads of one layer. `window` 0 sees everything before; `scale` None is 1 / sqrt(dim)."""
 
     layer: int
-    count: int
+    q_count: int
     kv_count: int
     dim: int
     window: int = 0
@@ -47,7 +47,7 @@ class Pass:
     def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:
         """Context [B, L, H*D] and, if they are asked for, the attention maps [B, H, L, tokens]."""
         common: dict[str, Any] = {
-            "heads": heads.count, "scale": heads.scale, "window": heads.window, "softcap": heads.softcap
+            "heads": heads.q_count, "scale": heads.scale, "window": heads.window, "softcap": heads.softcap
         }  # fmt: skip
         if self._cache is None:
             return self._function(q, k, v, self._mask, kv_heads=heads.kv_count, causal=True, **common)
@@ -303,5 +303,7 @@ class CausalLanguageModel(GenerationMixin, DecoderHead):
             return
         tokens = next(iter(inputs.values()))
         if labels.shape != tokens.shape[:2] or labels.dtype != "int32":
-            raise InputError(f"labels must be int32 {list(tokens.shape[:2])}, found {labels.dtype} {list(labels.shape)}.")
+            raise InputError(
+                f"labels must be int32 {list(tokens.shape[:2])}, found {labels.dtype} {list(labels.shape)}."
+            )
         inputs["labels"] = Tensor.from_values([[*row[1:], -100] for row in labels.tolist()], "int32")

@@ -28,7 +28,9 @@ class LastTokenClassifier(SequenceLabels, DecoderHead):
         inputs = super().prepare_inputs(named, **options)
         padding, ids = self.config.pad_token_id, inputs.get("input_ids")
         if ids is not None and padding is not None:
-            inputs["last_mask"] = Tensor.from_values([[int(i != padding) for i in row] for row in ids.tolist()], "int32")
+            inputs["last_mask"] = Tensor.from_values(
+                [[int(i != padding) for i in row] for row in ids.tolist()], "int32"
+            )
         elif next(iter(inputs.values())).shape[0] > 1 and padding is None:
             raise InputError("A batch needs config.pad_token_id, to find the last token of each text.")
         return inputs

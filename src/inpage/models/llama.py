@@ -69,10 +69,10 @@ class LlamaAttention(nn.Module):
         self.heads = heads = config.heads(layer)
         self.kind = ""
         width, bias = config.hidden_size, self.has_bias(config)
-        self.q_proj = nn.Linear(width, heads.count * heads.dim, bias)
+        self.q_proj = nn.Linear(width, heads.q_count * heads.dim, bias)
         self.k_proj = nn.Linear(width, heads.kv_count * heads.dim, bias)
         self.v_proj = nn.Linear(width, heads.kv_count * heads.dim, bias)
-        self.o_proj = nn.Linear(heads.count * heads.dim, width, self.has_output_bias(config))
+        self.o_proj = nn.Linear(heads.q_count * heads.dim, width, self.has_output_bias(config))
 
     def has_bias(self, config: Any) -> bool:
         """Whether queries, keys and values have a bias."""
@@ -89,7 +89,7 @@ class LlamaAttention(nn.Module):
         q, k, v = self.project(x)
         tables = run.tables.get(self.kind)
         if tables is not None:
-            q, k = ops.rope(q, tables, self.heads.count), ops.rope(k, tables, self.heads.kv_count)
+            q, k = ops.rope(q, tables, self.heads.q_count), ops.rope(k, tables, self.heads.kv_count)
         context, probabilities = run.attend(q, k, v, self.heads)
         return self.o_proj(context, residual=residual), probabilities
 

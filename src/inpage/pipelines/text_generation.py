@@ -298,7 +298,9 @@ class TextGenerationPipeline(Pipeline):
         if not ids:
             first = self.tokenizer.bos_token_id
             if first is None:
-                raise InputError("An empty text cannot be continued.", hint="Begin it, or use a model with a bos token.")
+                raise InputError(
+                    "An empty text cannot be continued.", hint="Begin it, or use a model with a bos token."
+                )
             ids = [first]
         if options.handle_long_generation == "hole":
             new = self._generation_options(options).get("max_new_tokens") or 0

@@ -1,8 +1,5 @@
 """Generation beyond transformers' golden results: options, streams, ends, caches, samples, aborts."""
 
-import json
-import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from math import exp
@@ -395,41 +392,3 @@ def test_shapes_of_results(pipe: Any) -> None:
 def test_refused_by_the_pipeline(pipe: Any, value: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         pipe(value, **options)
-
-
-# Constraints
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
-    },
-    "required": ["name", "age"],
-}
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_constrained_samples_are_valid(model: Any, tokenizer: Any, seed: int) -> None:
-    def sample(**options: Any) -> str:
-        found = model.generate(PROMPT, do_sample=True, top_k=0, seed=seed, tokenizer=tokenizer, **options).tolist()[0]
-        return tokenizer.decode([*PROMPT[0][:1], *found[len(PROMPT[0]) :]], skip_special_tokens=True)
-
-    value = json.loads(sample(json_schema=SCHEMA, max_new_tokens=60))
-    assert {"name", "age"} <= set(value) <= {"name", "age", "tags"}
-    assert len(value["name"]) <= 12 and 0 <= value["age"] <= 120 and set(value.get("tags", [])) <= {"a", "b"}
-    assert re.fullmatch(r"\d{3}-[a-c]+é*", sample(regex=r"\d{3}-[a-c]+é*", max_new_tokens=12))
-    assert sample(choices=["yes", "no", "not sure"], max_new_tokens=12) in ("yes", "no", "not sure")
-
-
-def test_constraints_with_beams_and_their_limits(model: Any, tokenizer: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = model.generate(PROMPT, num_beams=3, tokenizer=tokenizer, choices=["yes", "no"], max_new_tokens=8)
-    assert tokenizer.decode(found[0], skip_special_tokens=True).endswith(("yes", "no"))
-    with pytest.raises(InputError, match="greater max_new_tokens"):
-        model.generate(PROMPT, tokenizer=tokenizer, regex="a{9}", max_new_tokens=8)
-    with pytest.raises(InputError, match="one of"):
-        model.generate(PROMPT, tokenizer=tokenizer, regex="a", choices=["b"])

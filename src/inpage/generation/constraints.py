@@ -1,15 +1,18 @@
 """Constrained output: only tokens that a text of the wanted form can go on with, by masking logits.
 
-A pattern becomes an automaton over bytes, a tokenizer's vocabulary a trie over bytes. Where a sequence stands in the
-automaton, one walk of both finds the tokens that may follow; the walk is kept for when the same place is reached again.
+A pattern becomes an automaton over bytes, a tokenizer's vocabulary a sorted list of bytes. Where a sequence stands in
+the automaton, one walk of both finds the tokens that may follow; it is kept for when the same place is reached again.
 Near the longest length only tokens stay that leave room for the end, so that what is generated is always whole.
 """
 
 import re
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
+from sys import maxsize
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,27 +27,31 @@ _MASKS = 256  # walks that are kept
 
 
 class Vocabulary:
-    """The bytes of a tokenizer's tokens, as a trie. Special tokens have none."""
+    """The bytes of a tokenizer's tokens, in order, as a trie laid flat. Special tokens have none.
+
+    `entries[i]` is (bytes, token), `shared[i]` how many bytes it has in common with the one before; the entries that
+    begin with a byte are those from `bounds[byte]` to `bounds[byte + 1]`.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokens = TokenBytes(tokenizer).written()
-        self.size = len(self.tokens)
-        # A node is (next nodes by byte, tokens that end here).
-        self.root: tuple[dict[int, Any], list[int]] = ({}, [])
-        for token, text in enumerate(self.tokens):
-            if text:
-                node = self.root
-                for byte in text:
-                    node = node[0].setdefault(byte, ({}, []))
-                node[1].append(token)
+        self.entries = sorted((text, token) for token, text in enumerate(self.tokens) if text)
+        self.shared = array("i", [0])
+        self.shared.extend(_common(a[0], b[0]) for a, b in pairwise(self.entries))
+        self.bounds = [bisect_left(self.entries, (bytes([byte]), -1)) for byte in range(256)] + [len(self.entries)]
 
 
 class Mask(NamedTuple):
-    """Tokens that may follow, with the automaton's states after them."""
+    """Tokens that may follow, with the automaton's states after them.
+
+    `blocked` are the others, where they are fewer. `farthest` is how many bytes it takes at most from one of the states
+    to the end.
+    """
 
     tokens: "array[int]"
     states: "array[int]"
-    farthest: int  # most bytes that it takes from one of the states to the end
+    blocked: "array[int] | None"
+    farthest: int
 
 
 _vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
@@ -76,25 +83,42 @@ class Constraint:
 
     def advance(self, state: int, token: int) -> int:
         """The state after a token."""
-        text = self.vocabulary.tokens[token] if token < self.vocabulary.size else None
+        tokens = self.vocabulary.tokens
+        text = tokens[token] if token < len(tokens) else None
         return self.automaton.walk(state, text) if text else DEAD
 
     def _walk(self, state: int) -> Mask:
-        automaton, tokens, states = self.automaton, array("i"), array("i")
-        stack = [(self.vocabulary.root[0], automaton.row(state))]
-        while stack:
-            children, row = stack.pop()
-            for byte, (following, ending) in children.items():
-                reached = row[byte]
-                if reached == DEAD:
-                    continue
-                for token in ending:
-                    tokens.append(token)
-                    states.append(reached)
-                if following:
-                    stack.append((following, automaton.row(reached)))
+        automaton, vocabulary = self.automaton, self.vocabulary
+        tokens, states = array("i"), array("i")
+        for byte, reached in enumerate(automaton.row(state)):
+            if reached != DEAD:
+                self._walk_part(state, vocabulary.bounds[byte], vocabulary.bounds[byte + 1], tokens, states)
         farthest = max((automaton.distance[reached] for reached in set(states)), default=0)
-        return Mask(tokens, states, farthest)
+        blocked = None
+        if 2 * len(tokens) > len(vocabulary.tokens):
+            blocked = array("i", sorted(set(range(len(vocabulary.tokens))).difference(tokens)))
+        return Mask(tokens, states, blocked, farthest)
+
+    def _walk_part(self, state: int, start: int, stop: int, tokens: "array[int]", states: "array[int]") -> None:
+        """Append the possible ones of the tokens number `start` to `stop`, and the states after them."""
+        entries, shared, row = self.vocabulary.entries, self.vocabulary.shared, self.automaton.row
+        path, alive = [state], maxsize  # states after each byte; tokens that share more than `alive` bytes are out
+        for i in range(start, stop):
+            common = shared[i] if i > start else 0
+            if common > alive:
+                continue
+            text, token = entries[i]
+            del path[common + 1 :]
+            reached, alive = path[common], maxsize
+            for place in range(common, len(text)):
+                reached = row(reached)[text[place]]
+                if reached == DEAD:
+                    alive = place
+                    break
+                path.append(reached)
+            else:
+                tokens.append(token)
+                states.append(reached)
 
 
 class ConstrainedLogitsProcessor(LogitsProcessor):
@@ -114,7 +138,7 @@ class ConstrainedLogitsProcessor(LogitsProcessor):
         if not self.ends:
             raise InputError("Constrained output needs a token that ends it.", hint="Set eos_token_id.")
         needed = constraint.automaton.distance[0]
-        if max_length is not None and not self._reaches(0, max_length - prompt_length):
+        if max_length is not None and needed > max_length - prompt_length:
             raise InputError(
                 f"The wanted form may take {needed} tokens, and {max_length - prompt_length} are allowed.",
                 hint="Set a greater max_new_tokens.",
@@ -146,16 +170,18 @@ class ConstrainedLogitsProcessor(LogitsProcessor):
 
     def _masked(self, state: int, row: Row, length: int) -> Row:
         mask, automaton = self.constraint.mask(state), self.constraint.automaton
-        size = len(row)
         left = inf if self.max_length is None else self.max_length - length - 1
-        masked = array("f", [-inf]) * size
-        if left > mask.farthest:
-            for token in mask.tokens:
-                if token < size:
-                    masked[token] = row[token]
+        close = left <= mask.farthest
+        if mask.blocked is not None and not close:
+            known = min(len(row), len(self.constraint.vocabulary.tokens))
+            masked = row[:known] + array("f", [-inf]) * (len(row) - known)
+            for token in mask.blocked:
+                if token < known:
+                    masked[token] = -inf
         else:
+            masked = array("f", [-inf]) * len(row)
             for token, reached in zip(mask.tokens, mask.states, strict=True):
-                if token < size and automaton.distance[reached] <= left:
+                if token < len(row) and (not close or automaton.distance[reached] <= left):
                     masked[token] = row[token]
         if automaton.accepting[state]:
             for token in self.ends:
@@ -163,9 +189,6 @@ class ConstrainedLogitsProcessor(LogitsProcessor):
         if max(masked) == -inf:
             raise UnsupportedError("No token of this vocabulary goes on with the wanted form.")
         return masked
-
-    def _reaches(self, state: int, left: float) -> bool:
-        return self.constraint.automaton.distance[state] <= left
 
 
 def make_constraint(
@@ -184,3 +207,9 @@ def make_constraint(
             raise InputError(f"choices must be a list of texts, none empty, not {choices!r:.60}.")
         return Constraint(tokenizer, "|".join(map(re.escape, choices)))
     return Constraint(tokenizer, json_schema_pattern(json_schema) if regex is None else regex)
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """Length of the common beginning."""
+    length = min(len(a), len(b))
+    return next((i for i in range(length) if a[i] != b[i]), length)

@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inpage.optable import ACTIVATIONS, BINARY, CACHE_DTYPES, DTYPES, OPS, PANEL, POOLING, cache_head_words
+from inpage.optable import (
+    ACTIVATIONS,
+    BINARY,
+    CACHE_DTYPES,
+    DTYPES,
+    OPS,
+    PANEL,
+    POOLING,
+    QUANTIZED,
+    activation_nbytes,
+    cache_head_words,
+    weight_nbytes,
+)
 from inpage.program import REGISTERS
 from tests.ops.job import GUARD, Job
 
@@ -944,6 +956,24 @@ def fill_cases() -> Iterator[Case]:
         yield Case("fill", f"{count}-{value}", {}, {"y": expected}, {"count": count, "value": value}, 0)
 
 
+def quantized_case(layout: str, rows: int, columns: int, inner: int) -> Case:
+    """A quantised linear over zeros, for timing: what it gives is tested in test_quantized.py."""
+    blob = np.zeros(activation_nbytes(layout, rows, inner), np.uint8)
+    return Case(
+        f"linear_{layout}",
+        f"{rows}x{columns}x{inner}",
+        {
+            "x": blob,
+            "weight": np.zeros(weight_nbytes(layout, columns, inner), np.uint8),
+            "bias": normal(columns),
+            "residual": None,
+        },
+        {"y": np.zeros((rows, columns), np.float32)},
+        {"rows": rows, "columns": columns, "inner": inner, "activation": 0},
+        flops=2 * rows * columns * inner,
+    )
+
+
 def benchmark_cases() -> list[Case]:
     """What the kernel benchmark times: the shapes of MiniLM (384 wide) and of BERT base (768) at several lengths."""
     shapes = [(1, 384, 384), (8, 384, 384), (16, 1536, 384), (32, 384, 1536), (128, 384, 384), (128, 1536, 384),
@@ -951,6 +981,7 @@ def benchmark_cases() -> list[Case]:
     return [
         *(linear_case(*shape, bias=True, label="x".join(map(str, shape))) for shape in shapes),
         linear_case(128, 1536, 384, bias=True, activation="gelu", label="128x1536x384-gelu"),
+        *(quantized_case(layout, *shape) for layout in QUANTIZED for shape in shapes[:7]),
         linear_case(128, 384, 384, bias=True, residual=True, label="128x384x384-residual"),
         *(attention_case(1, 12, n, n, 32, mask="right", label=f"12x{n}x{n}x32") for n in (16, 128, 256)),
         attention_case(1, 12, 128, 128, 64, mask="right", label="12x128x128x64"),

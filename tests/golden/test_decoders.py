@@ -1,5 +1,6 @@
 """Every decoder checkpoint, every case, on both executors: outputs within 1e-4 of transformers, equal greedy ids."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inpage import AutoModelForCausalLM
 from inpage.generation.cache import Cache, DynamicCache, StaticCache
+
+from tests.checkpoints import decode, encode
 
 from .data import EXECUTORS, Array, Golden, assert_equal, folders
 
@@ -122,3 +126,31 @@ def test_quantised_cache_differs_little_over_all() -> None:
                 sizes.append(cache.nbytes)
     assert sizes[1] == sizes[0] / 2
     assert sizes[2] == sizes[0] * 3 / 8  # heads of 8: two words and a scale
+
+
+@pytest.mark.parametrize(
+    "naming",
+    [
+        {"model.": "model.language_model."},  # transformers 5
+        {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},  # transformers 4
+    ],
+)
+def test_the_text_part_of_a_model_of_several_parts(naming: dict[str, str], tmp_path: Path) -> None:
+    folder = next(folder for folder in FOLDERS if folder.name == "llama")
+    golden = Golden(folder)
+    config = json.loads((folder / "config.json").read_text())
+    values = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": config}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    weights = decode((folder / "model.safetensors").read_bytes())
+    renamed = {"vision_tower.patches.weight": np.zeros((3, 4), np.float32)}
+    for name, array in weights.items():
+        prefix = next((prefix for prefix in naming if name.startswith(prefix)), "")
+        renamed[naming.get(prefix, "") + name.removeprefix(prefix)] = array
+    (tmp_path / "model.safetensors").write_bytes(encode(renamed))
+    with pytest.warns(
+        UserWarning, match="'llava' model of several parts; LlamaForCausalLM loads only the one for text"
+    ):
+        model, info = AutoModelForCausalLM.from_pretrained(str(tmp_path), output_loading_info=True)
+    assert not any(info.values())
+    with model:
+        assert_equal(model(**golden.inputs("single"), **golden.cases["single"]["call"]), golden.outputs("single"))

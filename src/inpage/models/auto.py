@@ -153,6 +153,14 @@ class AutoModelForCausalLM(AutoModel):
         "stablelm": "StableLmForCausalLM",
     }
 
+    @classmethod
+    def class_for(cls, values: dict[str, Any], repository: str) -> type[PreTrainedModel]:
+        """As in `AutoModel`; of a model of several parts, the class of the one for text."""
+        text = values.get("text_config") or {}
+        if values.get("model_type") not in cls.class_names and text.get("model_type") in cls.class_names:
+            values = text
+        return super().class_for(values, repository)
+
 
 class AutoModelForMaskedLM(AutoModel):
     """Models that fill in masked tokens."""

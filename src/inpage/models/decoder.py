@@ -1,5 +1,6 @@
 """Causal language models: a table of tokens, a stack of layers that look back, a norm, a head. Llama and others."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -79,6 +80,20 @@ class CausalModel(PreTrainedModel):
         r"rotary_emb\.",
         r"^(model\.)?(vision_|visual\.|multi_modal_projector\.|audio_|image_newline|connector\.)",
     )
+
+    @classmethod
+    def config_values(cls, values: dict[str, Any], name: str) -> dict[str, Any]:
+        """The values themselves or, with a warning, the text part of a model that has others."""
+        text = values.get("text_config")
+        if text is None or values.get("model_type") == cls.config_class.model_type:
+            return values
+        warnings.warn(
+            f"{name} holds a {values.get('model_type')!r} model of several parts; {cls.__name__} loads only the one for "
+            "text.",
+            stacklevel=2,
+        )
+        shared = {key: values[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in values}
+        return shared | text
 
     @property
     def backbone(self) -> "DecoderModel":

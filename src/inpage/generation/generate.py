@@ -36,8 +36,6 @@ class GenerationMixin:
     """Mixin of causal language models: `generate`."""
 
     config: Any
-    base_model: Any
-    max_positions: int | None
     jit: Callable[..., Any]
     forward: Callable[..., Any]
     _generation_config: GenerationConfig | None = None
@@ -124,7 +122,8 @@ class GenerationMixin:
         config = (generation_config or GenerationConfig()).complete(under=self.generation_config, **options)
         if config.decoder_start_token_id is not None and not getattr(self.config, "is_encoder_decoder", False):
             config.values["decoder_start_token_id"] = None
-        config.set_lengths(len(ids[0]), self.max_positions)
+        model: Any = self
+        config.set_lengths(len(ids[0]), model.max_positions)
         times = max(config.num_beams, config.num_return_sequences)
         self._check(config, streamer, len(ids) * times, negative_prompt_ids, past_key_values)
 
@@ -180,15 +179,16 @@ class GenerationMixin:
 
     def _check_positions(self, max_length: int) -> None:
         """Learned positions end with their table; others go on beyond what the model was trained for."""
-        learned = getattr(self.base_model, "max_learned_positions", 0)
+        model: Any = self
+        learned = getattr(model.base_model, "max_learned_positions", 0)
         if learned and max_length > learned:
             raise InputError(
                 f"The model has {learned} positions, and max_length is {max_length}.",
                 hint="Shorten the prompt, or set a smaller max_new_tokens.",
             )
-        if self.max_positions is not None and max_length > self.max_positions:
+        if model.max_positions is not None and max_length > model.max_positions:
             warnings.warn(
-                f"max_length is {max_length}; the model was made for {self.max_positions} tokens.", stacklevel=4
+                f"max_length is {max_length}; the model was made for {model.max_positions} tokens.", stacklevel=4
             )
 
     def _guidance(self, config: GenerationConfig, prompts: Ids, negative: Any, negative_mask: Any) -> Any:

@@ -34,6 +34,14 @@ their largest magnitude. `pack_quantized` and `unpack_quantized` convert between
 arrays: q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z),
 scale float32 [rows] (q8) or float16 [rows, inner / 32], offset float16 [rows, inner / 32] (q4z only).
 
+`pack_published` packs 4-bit weights (q4 or q4z) as other libraries publish them: w = scale * (q - zero), eight quants an
+int32, groups of a multiple of 32 along inner, scales of dtype `source` rounded to float16, and the product with zero
+again. The op refuses scales that float16 cannot hold, and, for q4, zeros other than 8.
+
+    compressed  q [rows, inner / 8], scale [rows, groups], zero [rows / 8, groups] (absent: 8)
+    gptq        q [inner / 8, rows], scale [groups, rows], zero [groups, rows / 8], kept less 1; gptq_v2: kept as it is
+    awq         q [inner, rows / 8], scale [groups, rows], zero [groups, rows / 8], rows of a word in the order 02461357
+
 `matmul`, for o < outer, m < middle, all strides in elements:
     c[o*c_outer + m*c_middle + r*c_row + j] = alpha * sum_i a[o*a_outer + m*a_middle + r*a_row + i]
                                                             * b[o*b_outer + m*b_middle + j*b_row + i*b_inner]
@@ -70,6 +78,7 @@ BINARY = ("add", "subtract", "multiply", "divide")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 LAYOUTS = ("rows", "panels", "f16", "q8", "q8g", "q4", "q4z")
 POOLING = ("mean", "first", "last", "max")
+PUBLISHED = ("compressed", "gptq", "gptq_v2", "awq")
 QUANTIZED = ("q8", "q8g", "q4", "q4z")
 GROUPED = ("q8g", "q4", "q4z")
 PANEL = 8
@@ -110,6 +119,7 @@ quantize_rows    out:xq in:x int:rows int:inner int:layout
 quantize_weight  out:w in:x int:rows int:inner int:source int:row_stride int:column_stride int:layout
 pack_quantized   out:w in:q in:scale in?:offset int:rows int:inner int:layout
 unpack_quantized out:q out:scale out:offset in:w int:rows int:inner int:layout
+pack_published   out:w in:q in:scale in?:zero int:rows int:inner int:group int:source int:format int:layout
 """
 
 
@@ -163,6 +173,7 @@ def c_header() -> str:
         ("DTYPE", DTYPES),
         ("LAYOUT", LAYOUTS),
         ("POOL", POOLING),
+        ("PUBLISHED", PUBLISHED),
     ):
         members = ", ".join(f"{enum}_{name.upper()} = {i}" for i, name in enumerate(names))
         lines.append(f"enum {{ {members} }};")

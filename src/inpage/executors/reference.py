@@ -23,6 +23,7 @@ from ..program import REGISTERS
 from . import reference_quantized as quantized
 from .base import Executor
 from .pages import MAXIMUM, PAGE, growth
+from .reference_published import pack_published
 
 Array = npt.NDArray[Any]
 
@@ -395,6 +396,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
         embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
         pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
         quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
+        pack_published,
     )
 }  # fmt: skip
 FUNCTIONS["linear"] = linear_in("panels")

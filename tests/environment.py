@@ -40,7 +40,7 @@ PACKAGES = {
     "npm": ("npm",),
     "git": ("git",),
     "Python's venv": ("python3-venv",),
-    "Rust with its library's sources": ("rustc-web", "cargo-web", "rust-web-src"),
+    "Rust with its sources": ("rustc-web", "cargo-web", "rust-web-src"),
 }
 
 
@@ -70,7 +70,7 @@ def missing() -> list[str]:
         "npm": shutil.which("npm") is not None,
         "git": shutil.which("git") is not None,
         "Python's venv": has_venv(),
-        "Rust with its library's sources": build_wheels.find_rust() is not None,
+        "Rust with its sources": build_wheels.find_rust() is not None,
     }
     return [name for name, present in found.items() if not present]
 

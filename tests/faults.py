@@ -48,6 +48,9 @@ class FaultyHandler(Handler):
         self.path = "/" + rest
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.requests.append(Request(self.command, self.fault, self.path, headers))
+        if self.server.is_down:
+            self.close_connection = True
+            return
         self.count = self.server.count(self.command, self.fault, self.path)
         act = getattr(self, "fault_" + self.fault.replace("-", "_"), None)
         (act or super().answer)(with_body)
@@ -158,8 +161,10 @@ class FaultyHandler(Handler):
 
     def send_body(self, file: Any, nbytes: int) -> None:
         if self.body_limit is not None:
-            nbytes = int(nbytes * self.body_limit)
+            super().send_body(file, int(nbytes * self.body_limit))
             self.close_connection = True
+            time.sleep(0.2)  # a browser drops what it has not handed on when a connection breaks
+            return
         if self.fault != "slow":
             super().send_body(file, nbytes)
             return
@@ -167,7 +172,7 @@ class FaultyHandler(Handler):
             block = file.read(min(nbytes, 1 << 16))
             self.wfile.write(block)
             nbytes -= len(block)
-            time.sleep(0.01)
+            time.sleep(0.05)
 
 
 class FaultyServer(Server):
@@ -176,6 +181,7 @@ class FaultyServer(Server):
     def __init__(self, models: dict[str, str]) -> None:
         super().__init__(Site("/nonexistent", models), quiet=True, handler=FaultyHandler)
         self.requests: list[Request] = []
+        self.is_down = False  # True: connections are closed without an answer
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     @property

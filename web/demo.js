@@ -16,7 +16,7 @@ Patch kits have got better, but finding the hole is still the hard part. Pump up
 
 Screens late in the evening tell the brain that it is still noon. A cool, dark room and a fixed hour of waking help more than counting sheep. Coffee at four in the afternoon is still in your blood at midnight.
 
-A hive in June may hold fifty thousand workers and a single queen. They dance to tell their sisters where the lime trees are in bloom. What they store for the winter, we spread on toast.
+A hive in June may hold fifty thousand bees and a single queen. The workers dance to tell their sisters where the lime trees are in bloom. The nectar that they thicken and store for the winter ends up on our toast.
 
 Light from the Andromeda galaxy set out before there were people to see it. With a dark sky and patience you can find that smudge without any telescope. The same stars guided sailors home long before there were charts.`;
 
@@ -244,7 +244,7 @@ function showMap() {
   element("map").hidden = false;
   element("heatmap").ariaLabel = `Heat map of the similarities of ${count} parts of the text`;
   matrix.open = false;
-  heatMap.show(values, count);
+  element("scale-top").textContent = `${heatMap.show(values, count).toFixed(2)}, alike`;
 }
 
 /** @param {number} row @param {number} column @param {number} value */

@@ -25,7 +25,7 @@ from tests import environment  # noqa: E402
 
 DIST = ROOT / "dist"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-QUERY = "my tyre is flat"
+QUERY = "how do I fix a puncture?"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 

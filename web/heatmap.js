@@ -11,6 +11,7 @@ export class HeatMap {
   #values = new Float32Array();
   #count = 0;
   #cell = [0, 0];
+  #top = 1;
   #canvas;
   #scale;
   #onread;
@@ -30,13 +31,19 @@ export class HeatMap {
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
-  /** @param {Float32Array} values  Row-major, count x count. @param {number} count */
+  /**
+   * Draw a matrix. Gives the value at which colours end: the highest but for the diagonal, which is 1 in any case.
+   * @param {Float32Array} values  Row-major, count x count.
+   * @param {number} count
+   */
   show(values, count) {
     this.#values = values;
     this.#count = count;
     this.#cell = this.#closestPair();
+    this.#top = Math.max(0.2, values[this.#cell[0] * count + this.#cell[1]]);
     this.draw();
     this.#read();
+    return this.#top;
   }
 
   draw() {
@@ -46,7 +53,7 @@ export class HeatMap {
     const edge = (/** @type {number} */ index) => Math.round((index * side) / this.#count);
     for (let row = 0; row < this.#count; row++) {
       for (let column = 0; column < this.#count; column++) {
-        context.fillStyle = ramp(this.#values[row * this.#count + column]);
+        context.fillStyle = ramp(this.#values[row * this.#count + column] / this.#top);
         const [x, y] = [edge(column), edge(row)];
         context.fillRect(x, y, edge(column + 1) - x, edge(row + 1) - y);
       }

@@ -6,7 +6,8 @@ a coroutine runs to its end in one step; under Pyodide they suspend.
 
 import sys
 from collections.abc import Coroutine, Generator
-from typing import Any, Self, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -38,14 +39,7 @@ def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
 
     if prefer_coroutines or not can_run_sync():
         return coroutine  # pyright: ignore[reportReturnType]
-    results: list[T] = []
-
-    async def keep() -> None:
-        # The result must not pass through a JS promise: that would await it, an `Awaitable`, again and without end.
-        results.append(await coroutine)
-
-    run_sync(keep())
-    return results[0]
+    return _awaitable(run_sync(coroutine))
 
 
 async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -71,8 +65,34 @@ async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 class Awaitable:
-    """Mixin for loaded objects: awaiting one gives the object itself."""
+    """Mixin for loaded objects: awaiting what `resolve` gives is allowed everywhere, and gives the object itself.
 
-    def __await__(self) -> Generator[None, None, Self]:
+    Under Pyodide once only, because JavaScript goes on awaiting what a promise gives while that can be awaited: an
+    object that stays awaitable would hang the page as the last value of `pyodide.runPythonAsync`.
+    """
+
+    if TYPE_CHECKING or not IN_PYODIDE:
+
+        def __await__(self) -> Generator[None, None, Self]:
+            return self
+            yield
+
+
+def _awaitable(value: T) -> T:
+    """The value; an `Awaitable` can be awaited from here on."""
+    if isinstance(value, Awaitable) and not hasattr(value, "__await__"):
+        object.__setattr__(value, "__class__", _awaitable_class(type(value)))
+    return value
+
+
+@cache
+def _awaitable_class(cls: type) -> type:
+    """`cls` with `await`, which turns an object back into one of `cls`."""
+
+    def __await__(self: Any) -> Generator[None, None, Any]:
+        object.__setattr__(self, "__class__", cls)
         return self
         yield
+
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls)(cls.__name__, (cls,), {**names, "__await__": __await__})

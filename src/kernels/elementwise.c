@@ -59,6 +59,16 @@ void activate(float *y, const float *x, int count, int activation) {
     }
 }
 
+void finish(float *y, const float *residual, int rows, int columns, int stride, int activation) {
+    for (int r = 0; r < rows; r++, y += stride) {
+        if (activation != ACT_NONE) activate(y, y, columns, activation);
+        if (!residual) continue;
+        for (int j = 0; j < columns; j += 4)
+            store_some(y + j, load_some(y + j, columns - j) + load_some(residual + j, columns - j), columns - j);
+        residual += stride;
+    }
+}
+
 int op_activation(const Instruction *i, int part, int parts) {
     int count = INT(ACTIVATION_COUNT), begin = split(count, part, parts), end = split(count, part + 1, parts);
     activate(OUTPUT(ACTIVATION_Y) + begin, INPUT(ACTIVATION_X) + begin, end - begin, INT(ACTIVATION_ACTIVATION));

@@ -37,16 +37,6 @@ static void last_panel(const Gemm *full, const float *bias, int columns) {
         for (int c = 0; c < columns; c++) full->y[r * full->y_stride + c] = y[r * PANEL + c];
 }
 
-static void finish(float *y, const float *residual, int rows, int columns, int stride, int activation) {
-    for (int r = 0; r < rows; r++, y += stride) {
-        if (activation != ACT_NONE) activate(y, y, columns, activation);
-        if (!residual) continue;
-        for (int j = 0; j < columns; j += 4)
-            store_some(y + j, load_some(y + j, columns - j) + load_some(residual + j, columns - j), columns - j);
-        residual += stride;
-    }
-}
-
 int op_linear(const Instruction *i, int part, int parts) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);

@@ -13,10 +13,11 @@ enum {
 typedef struct {
     Activations x;
     const char *w;
+    const float *bias; /* or NULL; up to the end of the last panel, whatever is there */
     int panel_bytes;
 } Product;
 
-/* A tile: rows row .. row + rows - 1 of x times `panels` panels, into y without bias. */
+/* A tile: rows row .. row + rows - 1 of x times `panels` panels, with bias, into y. */
 typedef void Tile(const Product *g, int row, int panel, float *y, int y_stride);
 
 #ifdef __wasm_relaxed_simd__
@@ -35,14 +36,18 @@ INLINE i32x4 join(i32x4 low, i32x4 high) {
 }
 #endif
 
+INLINE f32x4 bias_of(const Product *g, int panel, int vector) {
+    return g->bias ? load(g->bias + PANEL * panel + 4 * vector) : splat(0);
+}
+
 INLINE f32x4 to_float(i32x4 v) { return (f32x4)wasm_f32x4_convert_i32x4((v128_t)v); }
 
 /* ---- q8: the row's scale and lowest value, the column's scale and sum ---- */
 
-INLINE f32x4 finish_q8(const Product *g, int row, const char *panel, int vector, i32x4 sum) {
-    const float *scale = (const float *)(panel + 8 * g->x.inner) + 4 * vector;
+INLINE f32x4 finish_q8(const Product *g, int row, int panel, int vector, i32x4 sum) {
+    const float *scale = (const float *)(g->w + panel * g->panel_bytes + 8 * g->x.inner) + 4 * vector;
     f32x4 shift = splat(g->x.correction[row]) * load(scale + 8);
-    return load(scale) * fma(splat(g->x.scale[row]), to_float(sum), shift);
+    return fma(load(scale), fma(splat(g->x.scale[row]), to_float(sum), shift), bias_of(g, panel, vector));
 }
 
 #ifdef __wasm_relaxed_simd__
@@ -72,7 +77,7 @@ INLINE void tile_q8(const int rows, const int panels, const Product *g, int row,
     }
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int v = 0; v < vectors; v++) {
-            f32x4 value = finish_q8(g, row + r, g->w + (panel + v / 2) * g->panel_bytes, v % 2, acc[r * vectors + v]);
+            f32x4 value = finish_q8(g, row + r, panel + v / 2, v % 2, acc[r * vectors + v]);
             store(y + r * y_stride + 4 * v, value);
         }
     }
@@ -81,7 +86,7 @@ INLINE void tile_q8(const int rows, const int panels, const Product *g, int row,
 INLINE void tile_q8(const int rows, const int panels, const Product *g, int row, int panel, float *y, int y_stride) {
     UNROLL for (int v = 0; v < 2 * panels; v++) {
         i32x4 low[MOST] = {0}, high[MOST] = {0};
-        const char *x[MOST], *begin = g->w + (panel + v / 2) * g->panel_bytes, *w = begin + v % 2 * 16;
+        const char *x[MOST], *w = g->w + (panel + v / 2) * g->panel_bytes + v % 2 * 16;
         UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
         for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
             UNROLL for (int q = 0; q < 4; q++) {
@@ -97,7 +102,7 @@ INLINE void tile_q8(const int rows, const int panels, const Product *g, int row,
             UNROLL for (int r = 0; r < rows; r++) x[r] += 32;
         }
         UNROLL for (int r = 0; r < rows; r++)
-            store(y + r * y_stride + 4 * v, finish_q8(g, row + r, begin, v % 2, join(low[r], high[r])));
+            store(y + r * y_stride + 4 * v, finish_q8(g, row + r, panel + v / 2, v % 2, join(low[r], high[r])));
     }
 }
 #endif
@@ -178,7 +183,8 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int v = 0; v < vectors; v++) {
             const int at = r * vectors + v;
-            store(y + r * y_stride + 4 * v, rows > 1 ? load(waiting + 16 * at) : total[at]);
+            f32x4 value = rows > 1 ? load(waiting + 16 * at) : total[at];
+            store(y + r * y_stride + 4 * v, value + bias_of(g, panel + v / 2, v % 2));
         }
     }
 }
@@ -226,7 +232,8 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
                 x[r] += 2 * GROUP_SIZE;
             }
         }
-        UNROLL for (int r = 0; r < rows; r++) store(y + r * y_stride + 4 * v, total[r]);
+        f32x4 bias = bias_of(g, panel + v / 2, v % 2);
+        UNROLL for (int r = 0; r < rows; r++) store(y + r * y_stride + 4 * v, total[r] + bias);
     }
 }
 #endif
@@ -284,28 +291,16 @@ static void last_panel(const Product *g, Tile *const *tiles, int row, int rows, 
         for (int c = 0; c < columns; c++) y[r * y_stride + c] = aside[r * PANEL + c];
 }
 
-static void finish(float *y, const float *bias, const float *residual, int rows, int columns, int stride, int activation) {
-    for (int r = 0; r < rows; r++, y += stride) {
-        for (int j = 0; bias && j < columns; j += 4)
-            store_some(y + j, load_some(y + j, columns - j) + load_some(bias + j, columns - j), columns - j);
-        if (activation != ACT_NONE) activate(y, y, columns, activation);
-        if (!residual) continue;
-        for (int j = 0; j < columns; j += 4)
-            store_some(y + j, load_some(y + j, columns - j) + load_some(residual + j, columns - j), columns - j);
-        residual += stride;
-    }
-}
-
 enum { NEAR = 8 }; /* panels after which what was computed is finished, while it is still near */
 
 static int linear(const Instruction *i, int part, int parts, int layout, Tile *const *tiles, int wide) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
     int begin = split(panels, part, parts), end = split(panels, part + 1, parts);
-    const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
+    const float *residual = INPUT(LINEAR_RESIDUAL);
     Product g = {
         activations(ADDRESS(char, LINEAR_X), layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
-        panel_bytes(layout, inner),
+        INPUT(LINEAR_BIAS), panel_bytes(layout, inner),
     };
     int block = BLOCK_BYTES / maximum(g.x.inner * (int)sizeof(Quant), 1) / MOST * MOST;
     block = minimum(maximum(block, MOST), MAX_ROWS);
@@ -318,9 +313,8 @@ static int linear(const Instruction *i, int part, int parts, int layout, Tile *c
             multiply(&g, tiles, wide, row, count, panel, whole, y, columns);
             if (width % PANEL)
                 last_panel(&g, tiles, row, count, panel + whole, width % PANEL, y + whole * PANEL, columns);
-            if (bias || activation != ACT_NONE || residual)
-                finish(y, bias ? bias + column : 0, residual ? residual + row * columns + column : 0, count, width,
-                       columns, activation);
+            if (activation != ACT_NONE || residual)
+                finish(y, residual ? residual + row * columns + column : 0, count, width, columns, activation);
         }
     }
     return 0;

@@ -20,20 +20,32 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNTIME = Path(os.environ.get("INPAGE_RUNTIME", ROOT / "dist" / "runtime"))
 GOLDEN = ROOT / "tests" / "golden"
 
+# The worker answers each message {code} with {value}, the JSON of its last expression, or {error}.
 WORKER = """
 import { loadPyodide } from "./runtime/pyodide.mjs";
-globalThis.ready = loadPyodide({ indexURL: new URL("./runtime/", import.meta.url).href, packages: ["inpage"] })
-  .then((pyodide) => { globalThis.pyodide = pyodide; });
-"""
-
-RUN = """async (code) => {
-  await ready;
-  pyodide.globals.set("_code", code);
-  return await pyodide.runPythonAsync(`
+const ready = loadPyodide({ indexURL: new URL("./runtime/", import.meta.url).href, packages: ["inpage"] });
+onmessage = async ({ data: { code } }) => {
+  try {
+    const pyodide = await ready;
+    pyodide.globals.set("_code", code);
+    postMessage({ value: await pyodide.runPythonAsync(`
 import json as _json
 from pyodide.code import eval_code_async as _eval
 _json.dumps(await _eval(_code, globals()))
-`);
+`) });
+  } catch (error) {
+    postMessage({ error: String(error) });
+  }
+};
+"""
+
+START = """() => {
+  const worker = new Worker("./worker.js", { type: "module" });
+  globalThis.runPython = (code) => new Promise((resolve, reject) => {
+    worker.onmessage = ({ data: { value, error } }) => error === undefined ? resolve(value) : reject(new Error(error));
+    worker.onerror = ({ message }) => reject(new Error(message));
+    worker.postMessage({ code });
+  });
 }"""
 
 
@@ -69,12 +81,11 @@ class PythonWorker:
     """A worker of a page, with Pyodide and inpage in it."""
 
     page: Any
-    handle: Any
 
     def run_python(self, code: str, **values: Any) -> Any:
         """Value of the last expression, if it can be JSON; `values` are variables of the code. It may use `await`."""
         setting = "".join(f"{name} = _json.loads({json.dumps(json.dumps(value))})\n" for name, value in values.items())
-        return json.loads(self.handle.evaluate(RUN, "import json as _json\n" + setting + code))
+        return json.loads(self.page.evaluate("(code) => runPython(code)", setting + code))
 
 
 @pytest.fixture(scope="session")
@@ -83,8 +94,7 @@ def pyodide_worker(server: Server) -> Callable[[Any], PythonWorker]:
 
     def start(page: Any) -> PythonWorker:
         page.goto(server.url)
-        with page.expect_worker() as found:
-            page.evaluate("() => { globalThis.worker = new Worker('./worker.js', { type: 'module' }); }")
-        return PythonWorker(page, found.value)
+        page.evaluate(START)
+        return PythonWorker(page)
 
     return start

@@ -266,12 +266,12 @@ def test_configured_outputs() -> None:
 
 def test_unknown_options() -> None:
     with pytest.raises(ConfigError, match="'quantisation'"):
-        AutoModel.from_pretrained(BERT, quantisation="q8")
+        AutoModel.from_pretrained(BERT, quantisation="int3")
     for fixed in ("torch_dtype", "model_type"):
         with pytest.raises(ConfigError, match=fixed):
             AutoModel.from_pretrained(BERT, **{fixed: "float16"})
-    with pytest.raises(UnsupportedError, match="'q8'"):
-        AutoModel.from_pretrained(BERT, dtype="q8")
+    with pytest.raises(UnsupportedError, match="'int3'"):
+        AutoModel.from_pretrained(BERT, dtype="int3")
     with pytest.raises(UnsupportedError, match="'abacus'"):
         AutoModel.from_pretrained(BERT, device="abacus")
     with pytest.raises(UnsupportedError, match=r"'flash'.*sdpa, eager"):

@@ -27,7 +27,6 @@ from inpage.hub import (
     find_outdated,
     list_cached,
     transport,
-    urllib3_client,
 )
 from inpage.hub import store as store_module
 from inpage.runtime import finish
@@ -170,9 +169,7 @@ def test_offline_after_the_first_load(server: FaultyServer, repository: Any) -> 
     assert not finish(made.exists("also_absent.json"))
     finish(made.json("config.json"))
     load(made)
-    server.shutdown()
-    server.server_close()
-    urllib3_client._pool.cache_clear()  # connections that are open would still be served
+    server.is_down = True
     asked = len(server.requests)
     made = Repository(NAME)
     assert finish(made.json("config.json")) == CONFIG
@@ -180,11 +177,11 @@ def test_offline_after_the_first_load(server: FaultyServer, repository: Any) -> 
     assert not finish(made.exists("also_absent.json"))
     assert finish(made.exists("model.safetensors")) and finish(made.size("model.safetensors")) == len(WEIGHTS)
     assert load(made) == WEIGHTS
+    assert len(server.requests) == asked
     with pytest.raises(FileNotFoundInRepositoryError):  # once known to be missing: not a network error
         finish(made.json("absent.json"))
     with pytest.raises(NetworkError):
         finish(made.json("never_asked_for.json"))
-    assert len(server.requests) == asked
 
 
 def test_local_files_only(server: FaultyServer, repository: Any) -> None:
@@ -542,6 +539,34 @@ def test_a_file_is_announced_once(repository: Any) -> None:
     for _ in range(2):
         finish(repository(progress_callback=progress).json("config.json"))
     check_progress(events, {"config.json": len(json.dumps(CONFIG))})
+
+
+def test_the_shards_of_an_index_are_expected(folder: Path, repository: Any) -> None:
+    (folder / "s").mkdir()
+    shards = {"a": "x-1.safetensors", "b": "x-2.safetensors", "c": "x-1.safetensors", "d": "../outside"}
+    (folder / "s" / "x.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    for name, size in (("x-1.safetensors", 100), ("x-2.safetensors", 200)):
+        (folder / "s" / name).write_bytes(bytes(size))
+    events: list[dict[str, Any]] = []
+    made = repository(subfolder="s", progress_callback=events.append)
+    for _ in range(2):
+        finish(made.expect("x.safetensors", "absent.safetensors"))
+    assert events == []
+    load(made, "x-1.safetensors")
+    index = (folder / "s" / "x.safetensors.index.json").stat().st_size
+    assert {event["total"] for event in events if event["status"] == "progress_total"} == {300 + index}
+
+
+def test_a_file_of_the_second_place_is_reported() -> None:
+    """The first place announces the file and does not have it."""
+    events: list[dict[str, Any]] = []
+    progress = Progress(events.append)
+    progress.file("org/tiny", "x", cached=False)
+    second = progress.file("org/tiny", "x", cached=False)
+    second.start(3)
+    second.advance(3)
+    second.done()
+    check_progress(events, {"x": 3})
 
 
 def interrupt(repository: Repository, after: float) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import namedtuple
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,7 +82,9 @@ class Page:
 
 
 def run(scenario: Callable[[], Any]) -> None:
-    asyncio.run(scenario())
+    """Run in a thread of its own: Playwright keeps a loop running in the main one after browser tests."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, scenario()).result()
 
 
 def test_hello_states_versions_and_public_names() -> None:
@@ -102,10 +105,13 @@ def test_hello_states_versions_and_public_names() -> None:
 def test_the_served_names_are_those_of_inpage() -> None:
     import inpage
 
-    posted: list[Any] = []
-    message = {"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"protocol": PROTOCOL}}
-    asyncio.run(Server(posted.append).handle(message))
-    assert posted[0]["result"]["names"] == list(inpage.__all__)
+    async def scenario() -> None:
+        posted: list[Any] = []
+        message = {"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"protocol": PROTOCOL}}
+        await Server(posted.append).handle(message)
+        assert posted[0]["result"]["names"] == list(inpage.__all__)
+
+    run(scenario)
 
 
 def test_settings_are_made_before_the_call_and_a_wrong_one_fails_it() -> None:

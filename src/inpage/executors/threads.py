@@ -34,7 +34,7 @@ def cores() -> int:
         return os.cpu_count() or 1
     import js  # pyright: ignore[reportMissingImports]
 
-    return int(getattr(js.navigator, "hardwareConcurrency", 1))
+    return int(getattr(getattr(js, "navigator", None), "hardwareConcurrency", 1))
 
 
 def wanted() -> int:

@@ -1,6 +1,6 @@
 """What the store holds: listing, deleting, and asking whether the hub has something newer.
 
-In CPython the functions return their results; in Pyodide they return awaitables where the platform cannot block.
+`await` the functions in Pyodide; where the platform can block, and in CPython, that is not necessary.
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import FileNotFoundInRepositoryError
-from ..runtime import gather, resolve
+from ..runtime import Awaitable, gather, resolve
 from .store import Manifest, open_store
 from .transport import look
 
 
-def list_cached(name: str | None = None, revision: str | None = None) -> Any:
-    """Files in the store, of one repository (and revision) or of all: a list of dicts.
+class CachedFiles(list[dict[str, Any]], Awaitable):
+    """A list of files in the store."""
+
+
+def list_cached(name: str | None = None, revision: str | None = None) -> CachedFiles:
+    """Files in the store, of one repository (and revision) or of all, as dicts.
 
     Keys: `name`, `revision`, `file`, `url`, `size`, `stored`, `etag`, `sha256`, `commit`, `time` (seconds since 1970)
     and `complete`. An incomplete file is what an interrupted load left; the next one continues from `stored` bytes.
@@ -22,33 +26,33 @@ def list_cached(name: str | None = None, revision: str | None = None) -> Any:
     return resolve(_list_cached(name, revision))
 
 
-def delete_cached(name: str | None = None, revision: str | None = None) -> Any:
-    """Delete files from the store, of one repository (and revision) or of all. Gives what `list_cached` listed."""
+def delete_cached(name: str | None = None, revision: str | None = None) -> CachedFiles:
+    """Delete files from the store, of one repository (and revision) or of all. Gives those that were there."""
     return resolve(_delete_cached(name, revision))
 
 
-def find_outdated(name: str | None = None, revision: str | None = None, token: str = "") -> Any:
+def find_outdated(name: str | None = None, revision: str | None = None, token: str = "") -> CachedFiles:
     """Those of `list_cached` that the host no longer has, or has another version of. Nothing is deleted."""
     return resolve(_find_outdated(name, revision, token))
 
 
-async def _list_cached(name: str | None, revision: str | None) -> list[dict[str, Any]]:
-    return [_public(manifest) for manifest in await _manifests(name, revision) if not manifest.absent]
+async def _list_cached(name: str | None, revision: str | None) -> CachedFiles:
+    return CachedFiles(_public(manifest) for manifest in await _manifests(name, revision) if not manifest.absent)
 
 
-async def _delete_cached(name: str | None, revision: str | None) -> list[dict[str, Any]]:
+async def _delete_cached(name: str | None, revision: str | None) -> CachedFiles:
     store = await open_store()
     manifests = await _manifests(name, revision)
     for manifest in manifests:
         async with store.lock(manifest.url):
             await store.remove(manifest)
-    return [_public(manifest) for manifest in manifests if not manifest.absent]
+    return CachedFiles(_public(manifest) for manifest in manifests if not manifest.absent)
 
 
-async def _find_outdated(name: str | None, revision: str | None, token: str) -> list[dict[str, Any]]:
+async def _find_outdated(name: str | None, revision: str | None, token: str) -> CachedFiles:
     manifests = [manifest for manifest in await _manifests(name, revision) if manifest.complete]
     changed = await gather(*(_has_changed(manifest, token) for manifest in manifests))
-    return [_public(manifest) for manifest, is_changed in zip(manifests, changed, strict=True) if is_changed]
+    return CachedFiles(_public(manifest) for manifest, new in zip(manifests, changed, strict=True) if new)
 
 
 async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from ..errors import CorruptFileError
+from ..errors import CorruptFileError, InpageError
 from .backends import Backend
 from .chunk import Chunk
 from .progress import FileProgress
@@ -79,7 +79,12 @@ async def _open(body: Body, found: tuple[Backend, Manifest] | None) -> tuple[Bac
 
 async def _size_for(progress: FileProgress, url: str, token: str) -> int | None:
     """Ask for the length of a file that comes compressed, if somebody watches."""
-    return (await look(url, token)).size if progress.watched else None
+    if not progress.wanted:
+        return None
+    try:
+        return (await look(url, token)).size
+    except InpageError:
+        return None
 
 
 async def _all_chunks(

@@ -54,15 +54,20 @@ async def _acquire_web_lock(name: str) -> Any:
 
     def on_granted(lock: Any) -> Any:
         if not granted.done():
-            granted.set_result(None)
+            granted.set_result(True)
         return held
+
+    def on_rejected(reason: Any) -> None:
+        if not granted.done():
+            granted.set_result(False)
 
     callback = create_proxy(on_granted)
     options = to_js({"signal": abort.signal}, dict_converter=js.Object.fromEntries)
     request = _web_locks().request(name, options, callback)
-    request.then(lambda _: None, lambda _: None).finally_(callback.destroy)
+    request.then(lambda _: None, on_rejected).finally_(callback.destroy)
     try:
-        await granted
+        if not await granted:  # some pages may not use them
+            return await _acquire_task_lock(name)
     except BaseException:  # cancelled while waiting, or just as the lock was granted
         abort.abort()
         resolvers[0](None)

@@ -31,6 +31,7 @@ class Progress:
     def __init__(self, callback: ProgressCallback | None) -> None:
         self._callback = callback
         self._files: dict[str, dict[str, int]] = {}
+        self._announced: set[str] = set()
         self._started: set[str] = set()
         self._all_cached = True
         self._highest = 0.0
@@ -53,16 +54,19 @@ class Progress:
         for file, size in sizes.items():
             self._files.setdefault(file, {"loaded": 0, "total": size})
 
-    def expected_size(self, file: str) -> int | None:
-        entry = self._files.get(file)
-        return entry["total"] if entry else None
-
     def file(self, name: str, file: str, *, cached: bool) -> FileProgress:
-        """Announce a file (`initiate`)."""
-        reporter = FileProgress(self, name, file, cached=cached, silent=not self.wanted or file in self._started)
-        self._started.add(file)
-        reporter.send("initiate")
+        """Announce a file (`initiate`), if that has not been done."""
+        reporter = FileProgress(self, name, file, cached=cached)
+        if file not in self._announced:
+            self._announced.add(file)
+            reporter.send("initiate")
         return reporter
+
+    def start(self, file: str) -> bool:
+        """Whether the caller is the one to report the file's progress: the first whose bytes flow."""
+        is_first = self.wanted and file not in self._started
+        self._started.add(file)
+        return is_first
 
     def count(self, name: str, file: str, loaded: int, total: int, cached: bool) -> None:
         self._files[file] = {"loaded": loaded, "total": total}
@@ -87,28 +91,32 @@ class Progress:
 class FileProgress:
     """Sends the events of one file."""
 
-    def __init__(self, progress: Progress, name: str, file: str, *, cached: bool, silent: bool) -> None:
+    def __init__(self, progress: Progress, name: str, file: str, *, cached: bool) -> None:
         self.cached = cached
-        self._progress, self._name, self._file, self._silent = progress, name, file, silent
+        self._progress, self._name, self._file = progress, name, file
+        self._speaks = False
         self._loaded = self._total = 0
         self._highest = 0.0
         self._last_time = 0.0
 
     def send(self, status: str, **fields: Any) -> None:
-        if not self._silent:
-            self._progress({"status": status, "name": self._name, "file": self._file, **fields, "cached": self.cached})
+        self._progress({"status": status, "name": self._name, "file": self._file, **fields, "cached": self.cached})
 
     @property
-    def watched(self) -> bool:
-        return not self._silent
+    def wanted(self) -> bool:
+        return self._progress.wanted
 
     def start(self, total: int | None, loaded: int = 0) -> None:
         """Bytes begin to flow (`download`): `total` of them, if that is known, of which `loaded` need not."""
         self._total, self._loaded = total or 0, loaded
-        self.send("download")
+        self._speaks = self._progress.start(self._file)
+        if self._speaks:
+            self.send("download")
 
     def advance(self, nbytes: int) -> None:
         self._loaded += nbytes
+        if not self._speaks:
+            return
         now = time.monotonic()
         if now - self._last_time >= _INTERVAL:
             self._last_time = now
@@ -117,12 +125,11 @@ class FileProgress:
     def done(self) -> None:
         """All bytes are here, and the file is published."""
         self._total = self._loaded
-        self._report()
-        self.send("done")
+        if self._speaks:
+            self._report()
+            self.send("done")
 
     def _report(self) -> None:
-        if self._silent:
-            return
         loaded = min(self._loaded, self._total) if self._total else self._loaded
         self._highest = max(self._highest, _percent(loaded, self._total))
         if self._loaded == self._total:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from copy import copy
 from typing import Any, Self
 
 from ..env import env
@@ -44,6 +45,7 @@ class Repository:
         self._token = _check_token(token)
         self._subfolder = subfolder
         self._locations = locate(name, revision, subfolder)
+        self._expected: set[str] = set()
         self._known: dict[str, list[Source]] = {}
 
     async def exists(self, filename: str) -> bool:
@@ -61,11 +63,28 @@ class Repository:
         return sum([chunk.nbytes async for chunk in self.stream(filename)]) if size is None else size
 
     async def expect(self, *filenames: str) -> None:
-        """Count those of the files that exist in `progress_total` from its first event on."""
-        if self.progress.wanted:
-            sizes = await gather(*(self._size_or_none(name) for name in filenames))
-            shown = map(self._shown, filenames)
-            self.progress.expect({name: size for name, size in zip(shown, sizes, strict=True) if size is not None})
+        """Count those of the files that exist in `progress_total` from its first event on.
+
+        In the place of a safetensors file that does not exist, its index and the files that this names are counted.
+        """
+        names = [name for name in filenames if name not in self._expected]
+        if not self.progress.wanted or not names:
+            return
+        self._expected.update(names)
+        for name, size in zip(names, await gather(*map(self._size_or_none, names)), strict=True):
+            if size is not None:
+                self.progress.expect({self._shown(name): size})
+            elif name.endswith(".safetensors"):
+                index = name + ".index.json"
+                await self.expect(index, *await self._shards(index))
+
+    async def _shards(self, index: str) -> set[str]:
+        """The files that an index names, if there is one."""
+        quiet = copy(self)
+        quiet.progress, quiet._known = Progress(None), {}
+        contents = await quiet.json(index, required=False)
+        weight_map = contents.get("weight_map") if isinstance(contents, dict) else None
+        return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
 
     async def json(self, filename: str, required: bool = True) -> Any:
         """The parsed file; None if it is not required and absent."""
@@ -137,8 +156,7 @@ class Repository:
     async def _size_or_none(self, filename: str) -> int | None:
         try:
             return await self._stated_size(filename)
-        except InpageError as error:
-            _if_absent(error)
+        except InpageError:  # if it is more than an absent file, the load that follows will tell
             return None
 
     async def _forget(self, filename: str) -> None:

@@ -288,6 +288,8 @@ async def pause(seconds: float) -> None:
 async def _request_patiently(method: str, url: str, headers: Mapping[str, str], token: str) -> Response:
     """`request`, tried again where the failure may pass."""
     for delay in (*OPEN_DELAYS, None):
+        if delay is None and headers.get("Range") == "bytes=0-":
+            headers = {}  # browsers refuse a range that comes compressed; some hosts forbid the header to other origins
         try:
             response = await request(method, url, headers, token)
         except Unreachable as error:

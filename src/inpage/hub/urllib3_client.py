@@ -41,12 +41,13 @@ async def request(method: str, url: str, headers: Mapping[str, str]) -> Urllib3R
         )
     except urllib3.exceptions.HTTPError as error:
         raise Unreachable(str(error)) from error
-    return Urllib3Response(response, url)
+    return Urllib3Response(response, url, has_ended=method == "HEAD")
 
 
 class Urllib3Response:
-    def __init__(self, response: Any, url: str) -> None:
+    def __init__(self, response: Any, url: str, *, has_ended: bool) -> None:
         self._response = response
+        self._has_ended = has_ended
         self.status: int = response.status
         self.url = url
         self.headers = {name.lower(): value for name, value in response.headers.items()}
@@ -63,6 +64,7 @@ class Urllib3Response:
                 data = self._response.read(_CHUNK)
             except urllib3.exceptions.HTTPError as error:
                 raise Unreachable(str(error)) from error
+            self._has_ended = not data
             if self._gzip is None:
                 return Chunk.from_bytes(data) if data else None
             if not data:
@@ -74,5 +76,8 @@ class Urllib3Response:
                 return Chunk.from_bytes(data)
 
     def close(self) -> None:
-        self._response.close()  # an unread body leaves the connection unusable
-        self._response.release_conn()
+        if self._has_ended:
+            self._response.drain_conn()
+            self._response.release_conn()
+        else:
+            self._response.close()  # the rest of the body is still on the connection

@@ -111,11 +111,13 @@ async def _load(
 
     progress = Progress.of(progress_callback)
     repository = Repository(name, progress_callback=progress, **place)
+    expected = _MODEL_FILES if tokenizer is not None else _MODEL_FILES + _TOKENIZER_FILES
     if task is None:
+        await repository.expect(*expected)
         task = _task_of((await repository.json("config.json")).get("architectures") or [])
     chosen = pipeline_class(task)
     make_options(chosen.options_class, options, task)
-    await repository.expect(*(_MODEL_FILES if tokenizer is not None else _MODEL_FILES + _TOKENIZER_FILES))
+    await repository.expect(*expected)
     models: list[Any] = []
 
     async def load_model() -> None:

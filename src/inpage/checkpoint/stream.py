@@ -54,10 +54,13 @@ class Staged:
             chunk = chunk.slice(part.nbytes, chunk.nbytes)
 
 
-async def stream_into(repository: "Repository", file: str, regions: list[Region]) -> None:
-    """Hand the bytes of a file to its regions, which are in order. Reads on to the end, so that the file is stored."""
+async def stream_into(repository: "Repository", file: str, regions: list[Region], stop: int | None = None) -> None:
+    """Hand the bytes of a file to its regions, which are in order.
+
+    Reads on to the end, so that the file is stored, or only to byte `stop`.
+    """
     position, number = regions[0].start, 0
-    async with repository.stream(file, position) as chunks:
+    async with repository.stream(file, position, stop) as chunks:
         async for chunk in chunks:
             begin = position
             position += chunk.nbytes

@@ -19,6 +19,8 @@ _DISK_CHUNK = 4 << 20
 
 
 class Source(Protocol):
+    url: str | None  # None if the file is on the disk
+
     async def size(self) -> int | None:
         """Length in bytes, None if it is not stated. Raises if the file does not exist or cannot be read."""
         ...
@@ -38,6 +40,8 @@ class Source(Protocol):
 
 class DiskFile:
     """A file of a local folder."""
+
+    url: str | None = None
 
     def __init__(self, path: str, name: str, file: str, progress: Progress) -> None:
         self._path, self._name, self._file, self._progress = path, name, file, progress
@@ -78,6 +82,7 @@ class WebFile:
 
     def __init__(self, manifest: Manifest, token: str, progress: Progress, offline: str) -> None:
         self._wanted, self._url = manifest, manifest.url
+        self.url: str | None = manifest.url
         self._token, self._progress, self._offline = token, progress, offline
         self._size: int | None = None
 

@@ -42,7 +42,7 @@ async def load_weights(
     model: "PreTrainedModel",
     repository: "Repository",
     *,
-    dtype: Dtype = "fp32",
+    dtype: Dtype = None,
     ignore_mismatched_sizes: bool = False,
 ) -> LoadingInfo:
     """Place the parameters of `model` on its executor and fill them from the checkpoint of `repository`.

@@ -12,7 +12,9 @@ from inpage.errors import FileNotFoundInRepositoryError
 from inpage.hub import Chunk
 
 Array = npt.NDArray[Any]
-DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8"}
+DTYPES = {
+    "float32": "F32", "float16": "F16", "uint16": "BF16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8",
+}  # fmt: skip
 
 
 def encode(tensors: Mapping[str, Array], **header: Any) -> bytes:

@@ -34,9 +34,9 @@ their largest magnitude. `pack_quantized` and `unpack_quantized` convert between
 arrays: q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z),
 scale float32 [rows] (q8) or float16 [rows, inner / 32], offset float16 [rows, inner / 32] (q4z only).
 
-`pack_published` packs 4-bit weights (q4 or q4z) as other libraries publish them: w = scale * (q - zero), eight quants an
-int32, groups of a multiple of 32 along inner, scales of dtype `source` rounded to float16, and the product with zero
-again. The op refuses scales that float16 cannot hold, and, for q4, zeros other than 8.
+`pack_published` packs 4-bit weights (q4 or q4z) as other libraries publish them: w = scale * (q - zero), eight quants
+an int32, groups of a multiple of 32 along inner, scales of dtype `source` rounded to float16, and the product with
+zero again. The op refuses scales that float16 cannot hold, and, for q4, zeros other than 8.
 
     compressed  q [rows, inner / 8], scale [rows, groups], zero [rows / 8, groups] (absent: 8)
     gptq        q [inner / 8, rows], scale [groups, rows], zero [groups, rows / 8], kept less 1; gptq_v2: kept as it is

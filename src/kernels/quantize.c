@@ -115,20 +115,26 @@ static Group symmetric_4bit(const float x[GROUP_SIZE]) {
     f32x4 all = y.v[0];
     UNROLL for (int j = 1; j < 8; j++) all += y.v[j];
     float total = SUM_WEIGHT * sum_lanes(all);
-    for (int n = -36; n <= 36; n++) {
-        if (n == -25) n = 26;
-        f32x4 factor = splat(0.25f * (float)n), product = splat(0), square = splat(0), sum = splat(0);
+    for (int n = 26; n <= 36; n++) {
+        f32x4 zero = splat(0), factor = splat(0.25f * (float)n);
+        f32x4 product[2] = {zero, zero}, square[2] = {zero, zero}, sum[2] = {zero, zero};
         UNROLL for (int j = 0; j < 8; j++) {
-            f32x4 q = rounded(y.v[j] * factor, -8, 7);
-            product += y.v[j] * q;
-            square += q * q;
-            sum += q;
+            f32x4 steps = (f32x4)wasm_f32x4_nearest((v128_t)(y.v[j] * factor));
+            /* -8 .. 7 for a scale of the sign of `most`, and -7 .. 8 for one of the other sign */
+            UNROLL for (int side = 0; side < 2; side++) {
+                f32x4 q = vec_min(vec_max(steps, splat((float)side - 8)), splat((float)side + 7));
+                product[side] += y.v[j] * q;
+                square[side] += q * q;
+                sum[side] += q;
+            }
         }
-        float quants = sum_lanes(sum), xq = sum_lanes(product) + total * quants;
-        float qq = sum_lanes(square) + SUM_WEIGHT * quants * quants, score = xq * xq / qq;
-        if (score > best) {
-            best = score;
-            scale = xq / qq;
+        UNROLL for (int side = 0; side < 2; side++) {
+            float quants = sum_lanes(sum[side]), xq = sum_lanes(product[side]) + total * quants;
+            float qq = sum_lanes(square[side]) + SUM_WEIGHT * quants * quants, score = xq * xq / qq;
+            if (score > best) {
+                best = score;
+                scale = side ? -xq / qq : xq / qq;
+            }
         }
     }
     Group g = {double_to_float16(scale * most), 0, {0}};

@@ -1,4 +1,4 @@
-"""Quantised files: the format of this library, those of others by packers written down here, and which file is taken."""
+"""Quantised files: the format of this library, those of others by packers written down here, and which one is taken."""
 
 import json
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ class Loaded:
     """A `Tiny` filled from files; freed at the end of the block."""
 
     def __init__(self, executor: Executor, files: dict[str, bytes], config: Any = None, **options: Any) -> None:
-        self.repository = MemoryRepository(files, chunk=777)
+        self.repository: Any = MemoryRepository(files, chunk=777)
         self.model = Tiny(PreTrainedConfig(**({"quantization_config": config} if config else {})))
         self.model._executor = executor
         self.info: LoadingInfo = finish(load_weights(self.model, self.repository, **options))
@@ -175,7 +175,7 @@ def test_mixed_layouts_stay_as_they_are(executor: Executor) -> None:
         ({"inpage.quantization": '{"linear.weight": {"layout": "q3", "group_size": 32}}'}, "'q3'"),
         ({"inpage.quantization": '{"linear.weight": {"layout": "q4", "group_size": 64}}'}, "groups of 64"),
         ({"inpage.quantization": '{"absent": {"layout": "q4", "group_size": 32}}'}, "lacks the matrix 'absent'"),
-        ({"inpage.quantization": '{"linear.weight": {"layout": "q4z", "group_size": 32}}'}, "as 'linear.weight.offset'"),
+        ({"inpage.quantization": '{"linear.weight": {"layout": "q4z", "group_size": 32}}'}, "linear.weight.offset"),
     ],
 )
 def test_broken_files(executor: Executor, change: dict[str, str], message: str) -> None:
@@ -321,7 +321,8 @@ def test_published_8_bits(executor: Executor, shape: tuple[int, ...]) -> None:
     scale = RNG.uniform(0.001, 0.02, shape).astype(np.float32)
     half = bfloat16(scale)
     scale = (half.astype(np.uint32) << 16).view(np.float32)
-    config = COMPRESSED | {"format": "int-quantized", "config_groups": {"group_0": {"weights": SCHEME | {"num_bits": 8}}}}
+    groups = {"group_0": {"weights": SCHEME | {"num_bits": 8}}}
+    config = COMPRESSED | {"format": "int-quantized", "config_groups": groups}
     tensors = {"linear.weight": q, "linear.weight_scale": half}
     check(executor, tensors, config, "q8", q * scale.reshape(ROWS, 1))
 
@@ -347,7 +348,7 @@ def test_permuted_columns(executor: Executor) -> None:
         (GPTQ | {"sym": True}, Weight(32, False).gptq(), KernelError, "pack_published"),
         (AWQ | {"version": "gemv"}, {}, UnsupportedError, "'gemv'"),
         (AWQ | {"zero_point": False}, {}, UnsupportedError, "without zero points"),
-        (COMPRESSED | {"config_groups": {"a": {"weights": SCHEME | {"type": "float"}}}}, {}, UnsupportedError, "integers"),
+        (COMPRESSED | {"config_groups": {"a": {"weights": {"type": "float"}}}}, {}, UnsupportedError, "integers"),
         (COMPRESSED, Weight(16, True).compressed(), UnsupportedError, "multiples of 32"),
     ],
 )
@@ -394,7 +395,7 @@ def test_what_does_not_fit_is_told_in_full(executor: Executor, dtype: str, monke
     monkeypatch.setattr(executor, "grow", refuse)
     model = Large(PreTrainedConfig())
     model._executor = executor
-    repository = MemoryRepository({SINGLE: encode({"linear.weight": np.zeros((1024, 1024), np.float32)})})
+    repository: Any = MemoryRepository({SINGLE: encode({"linear.weight": np.zeros((1024, 1024), np.float32)})})
     with pytest.raises(OutOfMemoryError, match="do not fit") as caught:
         finish(load_weights(model, repository, dtype=dtype))
     least = 2 * (1 << 20) * (4 if dtype == "fp32" else 0.5625)

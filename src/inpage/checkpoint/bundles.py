@@ -19,11 +19,10 @@ from .files import CheckpointFile
 from .plan import SOURCE_DTYPES
 from .quantized import Bundle
 from .safetensors import TensorInfo
-from .stream import Direct, Region, Staged, stream_into
+from .stream import Direct, Files, Region, Staged, stream_into
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
-    from ..hub import Repository
 
 BLOCK_BYTES = 1 << 22
 GAP = 1 << 18  # bytes that are rather read over than left out by another request
@@ -54,7 +53,7 @@ class BundleLoader:
     def staged_bytes(self) -> int:
         return max((weight.block for weight in self._weights), default=0)
 
-    async def load_early(self, repository: "Repository") -> None:
+    async def load_early(self, source: Files) -> None:
         """Fetch what comes after the quants it belongs to, and what may rule the checkpoint out."""
         order = {name: (number, info.start) for number, file in enumerate(self._files)
                  for name, info in file.tensors.items()}  # fmt: skip
@@ -67,7 +66,7 @@ class BundleLoader:
             early = [name for name in file.tensors if name in self._early]
             for names in _runs(early, file.tensors):
                 regions = [self._companion(name) for name in names]
-                await stream_into(repository, file.name, regions, regions[-1].end)
+                await stream_into(source, file.name, regions, regions[-1].end)
 
     def regions(self, file: CheckpointFile, name: str, staging: HeapBlock) -> Iterator[Region]:
         """The region of a tensor that a weight owns, unless it was fetched early."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CheckpointError, FileNotFoundInRepositoryError, UnsupportedError
 from .safetensors import LENGTH_BYTES, TensorInfo, header_length, parse_file
+from .stream import Files
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -45,18 +46,18 @@ async def read_headers(repository: "Repository") -> list[CheckpointFile]:
     )
 
 
-async def read_file(repository: "Repository", name: str) -> CheckpointFile:
+async def read_file(files: Files, name: str) -> CheckpointFile:
     """One file by its header. Raises CheckpointError, and what the repository raises."""
-    size = await repository.size(name)
-    start = await _read(repository, name, 0, min(size, FIRST_READ))
+    size = await files.size(name)
+    start = await _read(files, name, 0, min(size, FIRST_READ))
     end = LENGTH_BYTES + header_length(start, file=name, size=size)
     if end > len(start):
-        start += await _read(repository, name, len(start), end)
+        start += await _read(files, name, len(start), end)
     return CheckpointFile(name, *parse_file(start[LENGTH_BYTES:end], file=name, size=size))
 
 
-async def _read(repository: "Repository", name: str, start: int, stop: int) -> bytes:
-    async with repository.stream(name, start, stop) as chunks:
+async def _read(files: Files, name: str, start: int, stop: int) -> bytes:
+    async with files.stream(name, start, stop) as chunks:
         return b"".join([chunk.to_bytes() async for chunk in chunks])
 
 

@@ -36,7 +36,9 @@ class Keeper:
     The key tells apart dtypes, versions of the format, and models that take other tensors of the same repository.
     """
 
-    def __init__(self, model: "PreTrainedModel", repository: "Repository", dtype: Dtype, ignore_mismatched: bool) -> None:
+    def __init__(
+        self, model: "PreTrainedModel", repository: "Repository", dtype: Dtype, ignore_mismatched: bool
+    ) -> None:
         self._model = model
         self._repository = repository
         self._dtype = "mixed" if isinstance(dtype, Mapping) else dtype or "fp32"

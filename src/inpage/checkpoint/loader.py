@@ -27,11 +27,11 @@ from .packing import emit_pack
 from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, make_plan, tie
 from .safetensors import TensorInfo
 from .selection import Checkpoint, open_checkpoint
-from .stream import Direct, Region, Staged, stream_into
+from .stream import Direct, Files, Region, Staged, stream_into
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
-    from ..hub import KeptFile, Repository
+    from ..hub import Repository
     from ..models.modeling import PreTrainedModel
 
 BLOCK_BYTES = 1 << 22
@@ -85,7 +85,7 @@ async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) 
 
 async def _fill(
     model: "PreTrainedModel",
-    source: "Repository | KeptFile",
+    source: Files,
     checkpoint: Checkpoint,
     dtype: Dtype,
     ignore_mismatched_sizes: bool,
@@ -142,7 +142,7 @@ class _Loader:
         for task in (task for tasks in plan.tasks.values() for task in tasks if _is_part_of_panels(task)):
             self.assemblies.setdefault(id(task.parameter), _Assembly(task.parameter)).left += 1
 
-    async def load(self, source: "Repository | KeptFile", parameters: list[Parameter]) -> None:
+    async def load(self, source: Files, parameters: list[Parameter]) -> None:
         """Place the parameters and fill those that have tasks."""
         staged = [self._staged_bytes(name, info) for name, info in self._needed()]
         staging = self._place(parameters, max([*staged, self.bundles.staged_bytes]))
@@ -169,7 +169,7 @@ class _Loader:
             needed = sum(parameter.nbytes for parameter in parameters) + staged
             available = max(0, error.details.get("available", before) - before)
             raise OutOfMemoryError(
-                f"The weights do not fit: they need {needed:,} bytes of kernel memory, and {available:,} are available.",
+                f"The weights do not fit: they need {needed:,} bytes of kernel memory; {available:,} are available.",
                 hint="Dispose of models that are not in use, load a smaller dtype, or raise env.wasm.max_memory.",
                 needed=needed,
                 available=available,

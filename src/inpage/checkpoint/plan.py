@@ -87,7 +87,7 @@ def make_plan(
     """The plan for an unplaced model. Ties its weights where the checkpoint has one tensor for them.
 
     `bundles` are quantised weights, which stand for the tensors they are made of. Raises MismatchedShapesError unless
-    told to ignore it, UnsupportedError for dtypes that are not floats, and for quantised weights that must be converted.
+    told to ignore it, UnsupportedError for dtypes that are not floats, and for quantised weights that are no parameter.
     """
     bundles = bundles or {}
     tensors = _logical_tensors(files, bundles)

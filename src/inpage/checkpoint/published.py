@@ -111,8 +111,13 @@ def _parts(name: str, tensors: Tensors) -> dict[str, str]:
 
 
 def _transposed(
-    layout: str, packing: str, shape: tuple[int, int], config: Mapping[str, Any], parts: dict[str, str], tensors: Tensors
-) -> Bundle:  # fmt: skip
+    layout: str,
+    packing: str,
+    shape: tuple[int, int],
+    config: Mapping[str, Any],
+    parts: dict[str, str],
+    tensors: Tensors,
+) -> Bundle:
     """A weight of GPTQ or AWQ, whose tensors have the inner dimension first."""
     rows, inner = shape
     size = config.get("group_size", config.get("q_group_size", 128))

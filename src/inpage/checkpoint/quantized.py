@@ -107,9 +107,7 @@ def bundles_of(file: CheckpointFile, shapes: Mapping[str, tuple[int, ...]]) -> d
     return {name: _bundle(file, name, *each, shapes.get(name)) for name, each in layouts.items()}
 
 
-def _bundle(
-    file: CheckpointFile, name: str, layout: Any, each: Any, expected: tuple[int, ...] | None
-) -> Bundle:  # fmt: skip
+def _bundle(file: CheckpointFile, name: str, layout: Any, each: Any, expected: tuple[int, ...] | None) -> Bundle:
     if layout not in QUANTIZED:
         raise _wrong(file.name, f"has {name!r} in layout {layout!r}; known are {', '.join(QUANTIZED)}")
     info = file.tensors.get(name)

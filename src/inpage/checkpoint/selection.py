@@ -110,7 +110,7 @@ def _cannot(repository: "Repository", wanted: str, existing: list[str], why: str
     return UnsupportedError(
         f"{repository.name} cannot give dtype {wanted!r}: {why}. Tried {', '.join(tried)}; "
         f"besides, it has {', '.join(files) or 'no file of another dtype'}.",
-        hint=f"Use dtype=\"auto\"{''.join(f' or {dtype!r}' for dtype in existing)}, or another repository. "
+        hint=f'Use dtype="auto"{"".join(f" or {dtype!r}" for dtype in existing)}, or another repository. '
         f"Dtypes are {', '.join(LAYOUT_OF)}.",
         dtype=wanted,
         tried=tried,

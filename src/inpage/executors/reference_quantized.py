@@ -153,13 +153,15 @@ def _symmetric_4bit(x: Array, counts: Array) -> tuple[Array, Array]:
     y = x * np.where(np.abs(most) > np.float32(1e-30), 1 / most, np.float32(0))
     total = SUM_WEIGHT * _sum(y)
     best, scale = np.zeros_like(total), np.zeros_like(total)
-    for n in (*range(-36, -25), *range(26, 37)):
-        q = np.rint(y * np.float32(0.25 * n)).clip(-8, 7)
-        quants = _sum(q)
-        xq, qq = _sum(y * q) + total * quants, _sum(q * q) + SUM_WEIGHT * quants * quants
-        score = xq * xq / qq
-        better = score > best
-        best, scale = np.where(better, score, best), np.where(better, xq / qq, scale)
+    for n in range(26, 37):
+        steps = np.rint(y * np.float32(0.25 * n))
+        for side, sign in ((0, 1), (1, -1)):  # a scale of the sign of `most`, and one of the other sign
+            q = steps.clip(side - 8, side + 7)
+            quants = _sum(q)
+            xq, qq = _sum(y * q) + total * quants, _sum(q * q) + SUM_WEIGHT * quants * quants
+            score = xq * xq / qq
+            better = score > best
+            best, scale = np.where(better, score, best), np.where(better, sign * xq / qq, scale)
     return scale * most[..., 0], np.zeros_like(scale)
 
 

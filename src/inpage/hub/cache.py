@@ -65,7 +65,7 @@ async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
 
 
 async def _has_changed(manifest: Manifest, token: str) -> bool:
-    known = manifest.sources or {manifest.url: Identity.of(manifest)}
+    known = manifest.sources or {manifest.url: list(Identity.of(manifest))}
     try:
         return any([Identity(*old).matches(Identity.of(await look(url, token))) is False for url, old in known.items()])
     except FileNotFoundInRepositoryError:

@@ -7,6 +7,7 @@ that it was made of: it counts only while the host states the same. Offline it i
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any
 
 from ..errors import FileNotFoundInRepositoryError, NetworkError
 from ..runtime import gather
@@ -16,7 +17,7 @@ from .download import stored
 from .progress import Progress
 from .store import Identity, Manifest, Store, Writer, read_stored
 from .stream import FileStream
-from .transport import look
+from .transport import FileInfo, look
 
 _QUERY = "?inpage-kept="
 
@@ -57,8 +58,13 @@ class KeptFile:
         return stored(self._backend, self._manifest, report, start)
 
 
-async def find(store: Store, url: str, token: str, *, offline: bool, progress: Progress) -> KeptFile | None:
-    """The file kept at `url`, if the files it was made of are still the same. One that is outdated is removed."""
+async def find(
+    store: Store, url: str, token: str, *, offline: bool, known: Mapping[str, FileInfo], progress: Progress
+) -> KeptFile | None:
+    """The file kept at `url`, if the files it was made of are still the same. One that is outdated is removed.
+
+    `known` is what their hosts have stated already, by URL.
+    """
     found = await store.find_complete(url)
     if not found:
         return None
@@ -67,7 +73,7 @@ async def find(store: Store, url: str, token: str, *, offline: bool, progress: P
     if offline:
         return kept
     try:
-        same = await gather(*(_is_same(store, url, old, token) for url, old in manifest.sources.items()))
+        same = await gather(*(_is_same(store, url, old, token, known) for url, old in manifest.sources.items()))
     except NetworkError:
         return kept
     if all(same):
@@ -110,8 +116,9 @@ async def _identity(store: Store, url: str, token: str) -> Identity:
     return Identity.of(found[1] if found else await look(url, token))
 
 
-async def _is_same(store: Store, url: str, old: list[str | int | None], token: str) -> bool:
+async def _is_same(store: Store, url: str, old: list[Any], token: str, known: Mapping[str, FileInfo]) -> bool:
     try:
-        return Identity(*old).matches(await _identity(store, url, token)) is True
+        now = Identity.of(known[url]) if url in known else await _identity(store, url, token)
+        return Identity(*old).matches(now) is True
     except FileNotFoundInRepositoryError:
         return False

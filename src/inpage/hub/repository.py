@@ -193,7 +193,11 @@ class Repository:
         if folder.on_disk:
             return None
         url, offline = kept.kept_url(folder.base, key), bool(self._why_offline())
-        found = await kept.find(await open_store(), url, self._token, offline=offline, progress=self.progress)
+        sources = [source for known in self._known.values() for source in known]
+        known = {source.url: source.info for source in sources if source.url and source.info}
+        found = await kept.find(
+            await open_store(), url, self._token, offline=offline, known=known, progress=self.progress
+        )
         if found:
             self._replace_expected(found.file, await found.size(found.file))
         return found

@@ -2,9 +2,6 @@
 #include "convert.h"
 #include "layout.h"
 
-/* Weight of a group's squared sum of errors beside its sum of squared errors. */
-#define SUM_WEIGHT 0.25f
-
 INLINE float larger(float a, float b) { return a > b ? a : b; }
 INLINE float smaller(float a, float b) { return a < b ? a : b; }
 
@@ -104,20 +101,16 @@ static Group symmetric_8bit(const float x[GROUP_SIZE]) {
     return g;
 }
 
-/* 16 steps from -8 on, and the scale of which the squared errors, and a part of the square of their sum, are least: the
-   inputs of a layer have a mean, with which the sum of the errors goes into the output. Tried are the divisions that
-   put the largest magnitude at 6.5 .. 9 on either side; least squares give the scale of each. */
+/* 16 steps from -8 on. Tried are the divisions that put the largest magnitude at 6.5 .. 9 on either side, with the scale
+   of each by least squares. */
 static Group symmetric_4bit(const float x[GROUP_SIZE]) {
     float magnitude = largest(x), most = 0, best = 0, scale = 0;
     for (int k = GROUP_SIZE - 1; k >= 0; k--)
         if (__builtin_fabsf(x[k]) == magnitude) most = x[k];
     Values y = scaled(x, 0, magnitude > 1e-30f ? 1 / most : 0);
-    f32x4 all = y.v[0];
-    UNROLL for (int j = 1; j < 8; j++) all += y.v[j];
-    float total = SUM_WEIGHT * sum_lanes(all);
     for (int n = 26; n <= 36; n++) {
         f32x4 zero = splat(0), factor = splat(0.25f * (float)n);
-        f32x4 product[2] = {zero, zero}, square[2] = {zero, zero}, sum[2] = {zero, zero};
+        f32x4 product[2] = {zero, zero}, square[2] = {zero, zero};
         UNROLL for (int j = 0; j < 8; j++) {
             f32x4 steps = (f32x4)wasm_f32x4_nearest((v128_t)(y.v[j] * factor));
             /* -8 .. 7 for a scale of the sign of `most`, and -7 .. 8 for one of the other sign */
@@ -125,15 +118,13 @@ static Group symmetric_4bit(const float x[GROUP_SIZE]) {
                 f32x4 q = vec_min(vec_max(steps, splat((float)side - 8)), splat((float)side + 7));
                 product[side] += y.v[j] * q;
                 square[side] += q * q;
-                sum[side] += q;
             }
         }
         UNROLL for (int side = 0; side < 2; side++) {
-            float quants = sum_lanes(sum[side]), xq = sum_lanes(product[side]) + total * quants;
-            float qq = sum_lanes(square[side]) + SUM_WEIGHT * quants * quants, score = xq * xq / qq;
+            float yq = sum_lanes(product[side]), qq = sum_lanes(square[side]), score = yq * yq / qq;
             if (score > best) {
                 best = score;
-                scale = side ? -xq / qq : xq / qq;
+                scale = side ? -yq / qq : yq / qq;
             }
         }
     }

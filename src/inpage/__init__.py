@@ -16,6 +16,7 @@ _MODULES = {
     ".models.auto": (
         "AutoConfig",
         "AutoModel",
+        "AutoModelForCausalLM",
         "AutoModelForMaskedLM",
         "AutoModelForPreTraining",
         "AutoModelForQuestionAnswering",

@@ -159,3 +159,15 @@ class LayerNorm(Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias, self.eps, residual)
+
+
+class RMSNorm(Module):
+    """x over its root mean square along the last dimension, times weight + offset."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, offset: float = 0.0) -> None:
+        self.weight = Parameter((dim,))
+        self.eps = eps
+        self.offset = offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, self.eps, self.offset)

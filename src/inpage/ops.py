@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from .errors import InputError, UnsupportedError
-from .optable import ACTIVATIONS, BINARY, LAYOUTS, POOLING, QUANTIZED, activation_nbytes
-from .program import Part, recorder
+from .optable import ACTIVATIONS, BINARY, CACHE_DTYPES, LAYOUTS, POOLING, QUANTIZED, activation_nbytes, cache_head_words
+from .program import Part, Register, recorder
 from .tensor import Tensor
 
 # Names of transformers' ACT2FN whose function is one of ours.
@@ -99,6 +99,74 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Te
     return y
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """x over its root mean square along the last dimension, times weight + offset: [..., N], weight [N] -> [..., N]."""
+    dim = x.shape[-1]
+    _expect("rms_norm", "x", x, x.shape)
+    _expect("rms_norm", "weight", weight, (dim,))
+    y = _new(x.shape)
+    emit("rms_norm", y=y, x=x, weight=weight, rows=x.size // dim, dim=dim, eps=eps, offset=offset)
+    return y
+
+
+def positions(batch: int, length: int, start: int = 0) -> Tensor:
+    """start, start + 1, ... in every row -> int32 [B, L]. `start` may be a register."""
+    y = _new((batch, length), "int32")
+    emit("positions", y=y, rows=batch, length=length, start=start)
+    return y
+
+
+def rotary_tables(positions: Tensor, frequencies: Tensor, scale: float = 1.0) -> Tensor:
+    """Cosines and sines of positions times frequencies, times scale: int32 [B, L], [D] -> [B, L, 2, D]."""
+    (half,) = frequencies.shape
+    _expect("rotary_tables", "positions", positions, positions.shape, "int32")
+    y = _new((*positions.shape, 2, half))
+    emit(
+        "rotary_tables", y=y, positions=positions, frequencies=frequencies, count=positions.size, half=half, scale=scale
+    )
+    return y
+
+
+def rope(x: Tensor, tables: Tensor, heads: int, *, interleaved: bool = False) -> Tensor:
+    """x with its heads rotated by `rotary_tables`: [B, L, H*D], tables [B, L, 2, R] -> [B, L, H*D].
+
+    Element j of a head goes with element R + j, or 2 j with 2 j + 1 if interleaved; those from 2 R on stay.
+    """
+    rows, half = tables.shape[:2], tables.shape[3]
+    _expect("rope", "tables", tables, (*x.shape[:-1], 2, half))
+    if x.shape[-1] % heads or 2 * half > x.shape[-1] // heads:
+        raise InputError(f"rope() cannot rotate {2 * half} elements of {heads} heads in {x.shape[-1]} features.")
+    y = _new(x.shape)
+    emit(
+        "rope", y=y, x=x, tables=tables, rows=prod(rows), heads=heads, head_dim=x.shape[-1] // heads, half=half,
+        interleaved=int(interleaved),
+    )  # fmt: skip
+    return y
+
+
+def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up, elementwise: [..., N] twice -> [..., N]."""
+    _expect("gated", "up", up, gate.shape)
+    columns = gate.shape[-1]
+    y = _new(gate.shape)
+    emit(
+        "gated", y=y, gate=gate, up=up, rows=gate.size // columns, columns=columns,
+        gate_stride=columns, up_stride=columns, activation=_activation(activation),
+    )  # fmt: skip
+    return y
+
+
+def gated_halves(x: Tensor, activation: str) -> Tensor:
+    """activation(first half) * second half of the last dimension: [..., 2 N] -> [..., N]."""
+    columns = x.shape[-1] // 2
+    y = _new((*x.shape[:-1], columns))
+    emit(
+        "gated", y=y, gate=x, up=_at(x, columns), rows=x.size // (2 * columns), columns=columns,
+        gate_stride=2 * columns, up_stride=2 * columns, activation=_activation(activation),
+    )  # fmt: skip
+    return y
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -110,19 +178,81 @@ def attention(
     kv_heads: int | None = None,
     scale: float | None = None,
     causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
 ) -> Tensor:
     """softmax(scale q k^T + bias) v without the score matrix in memory.
 
     q [B, Lq, H*D], k and v [B, Lk, KVH*D], mask int32 [B, Lk] (0 hides a key), bias [1 or B, H, Lq, Lk]
-    -> [B, Lq, H*D]. `scale` is 1/sqrt(D) by default. `causal` lets query i see keys up to i + Lk - Lq.
+    -> [B, Lq, H*D]. `scale` is 1/sqrt(D) by default. `causal` lets query i see keys up to i + Lk - Lq, of these only
+    the last `window` if that is not 0. `softcap` c makes scores s to c tanh(s / c), before the bias.
     """
     a = _AttentionShapes(q, k, v, mask, bias, heads, kv_heads, scale)
+    _check_window(window, causal)
     y = _new(q.shape)
     emit(
         "attention", y=y, q=q, k=k, v=v, mask=mask, bias=bias,
         batch=a.batch, heads=heads, kv_heads=a.kv_heads, q_len=a.q_len, kv_len=a.kv_len, head_dim=a.head_dim,
         q_stride=heads * a.head_dim, k_stride=a.kv_heads * a.head_dim, v_stride=a.kv_heads * a.head_dim,
-        bias_batch_stride=a.bias_batch_stride, causal=int(causal), scale=a.scale,
+        bias_batch_stride=a.bias_batch_stride, causal=int(causal), scale=a.scale, capacity=a.kv_len,
+        mask_stride=a.kv_len, window=window, cache_dtype=CACHE_DTYPES.index("f32"), softcap=softcap,
+    )  # fmt: skip
+    return y
+
+
+def cached_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    *,
+    length: int | Register,
+    heads: int,
+    head_dim: int,
+    dtype: str = "f32",
+    scale: float | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Causal `attention` of the last Lq of `length` positions over the first `length` rows of a cache.
+
+    q [B, Lq, H*D], keys and values [B, capacity, KVH, words] as `cache_append` fills them, mask int32 [B, capacity]
+    -> [B, Lq, H*D].
+    """
+    batch, capacity, kv_heads, words = keys.shape
+    _expect("cached_attention", "q", q, (batch, q.shape[1], heads * head_dim))
+    _expect("cached_attention", "values", values, keys.shape, "int32")
+    if mask is not None:
+        _expect("cached_attention", "mask", mask, (batch, capacity), "int32")
+    y = _new(q.shape)
+    emit(
+        "attention", y=y, q=q, k=keys, v=values, mask=mask, bias=None, batch=batch, heads=heads, kv_heads=kv_heads,
+        q_len=q.shape[1], kv_len=length, head_dim=head_dim, q_stride=heads * head_dim, k_stride=kv_heads * words,
+        v_stride=kv_heads * words, bias_batch_stride=0, causal=1, scale=head_dim**-0.5 if scale is None else scale,
+        capacity=capacity, mask_stride=capacity, window=window, cache_dtype=CACHE_DTYPES.index(dtype), softcap=softcap,
+    )  # fmt: skip
+    return y
+
+
+def cache_append(cache: Tensor, x: Tensor, position: int | Register, *, head_dim: int, dtype: str = "f32") -> None:
+    """Write x [B, L, KVH*D] into rows position .. position + L - 1 of a cache int32 [B, capacity, KVH, words]."""
+    batch, capacity, heads, _ = cache.shape
+    length = x.shape[1]
+    _expect("cache_append", "x", x, (batch, length, heads * head_dim))
+    _expect("cache_append", "cache", cache, (batch, capacity, heads, cache_head_words(dtype, head_dim)), "int32")
+    emit(
+        "cache_append", y=cache, x=x, batch=batch, length=length, heads=heads, head_dim=head_dim, capacity=capacity,
+        position=position, dtype=CACHE_DTYPES.index(dtype),
+    )  # fmt: skip
+
+
+def cache_read(cache: Tensor, length: int, *, head_dim: int, dtype: str = "f32") -> Tensor:
+    """The first `length` rows of a cache int32 [B, capacity, KVH, words] -> [B, length, KVH*D]."""
+    batch, capacity, heads, _ = cache.shape
+    y = _new((batch, length, heads * head_dim))
+    emit(
+        "cache_read", y=y, x=cache, batch=batch, length=length, heads=heads, head_dim=head_dim, capacity=capacity,
+        dtype=CACHE_DTYPES.index(dtype),
     )  # fmt: skip
     return y
 
@@ -138,6 +268,8 @@ def attention_eager(
     kv_heads: int | None = None,
     scale: float | None = None,
     causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """As `attention`, and the probabilities [B, H, Lq, Lk] beside it."""
     a = _AttentionShapes(q, k, v, mask, bias, heads, kv_heads, scale)
@@ -154,7 +286,9 @@ def attention_eager(
             b_outer=lk * kv_row, b_middle=kv_middle, b_row=kv_row, b_inner=1,
             c_outer=heads * lq * lk, c_middle=lq * lk, c_row=lk, alpha=a.scale,
         )  # fmt: skip
-    probabilities = softmax(scores, mask, bias, causal=causal)
+    if softcap:
+        scores = soft_cap(scores, softcap)
+    probabilities = softmax(scores, mask, bias, causal=causal, window=window)
     y = _new(q.shape)
     for head in range(a.kv_heads) if group > 1 else (0,):
         middle, kv_middle, first = (group, 0, head * group) if group > 1 else (heads, d, 0)
@@ -166,6 +300,11 @@ def attention_eager(
             c_outer=lq * q_row, c_middle=d, c_row=q_row, alpha=1.0,
         )  # fmt: skip
     return y, probabilities
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap tanh(x / cap), elementwise: [...] -> [...]."""
+    return multiply(activation(multiply(x, constant(1 / cap)), "tanh"), constant(float(cap)))
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -182,18 +321,20 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return y
 
 
-def softmax(x: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, *, causal: bool = False) -> Tensor:
+def softmax(
+    x: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, *, causal: bool = False, window: int = 0
+) -> Tensor:
     """Softmax over the last dimension.
 
-    For scores x [B, H, Lq, Lk]: mask int32 [B, Lk], bias [1 or B, H, Lq, Lk] and `causal` as in `attention`. Without
-    those, x is [..., N].
+    For scores x [B, H, Lq, Lk]: mask int32 [B, Lk], bias [1 or B, H, Lq, Lk], `causal` and `window` as in `attention`.
+    Without those, x is [..., N].
     """
-    return _softmax(x, mask, bias, causal, log=False)
+    return _softmax(x, mask, bias, causal, window, log=False)
 
 
 def log_softmax(x: Tensor) -> Tensor:
     """Logarithm of the softmax over the last dimension: [..., N] -> [..., N]."""
-    return _softmax(x, None, None, causal=False, log=True)
+    return _softmax(x, None, None, causal=False, window=0, log=True)
 
 
 def activation(x: Tensor, name: str) -> Tensor:
@@ -281,6 +422,22 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return y
 
 
+def gather(x: Tensor, index: Tensor, rows: int | Register, words: int) -> Tensor:
+    """The first `rows` of x[index], `words` long each: x [B, capacity * words], index int32 [B] -> as x.
+
+    Any dtype; what is behind those rows is undefined.
+    """
+    _expect("gather", "index", index, (x.shape[0],), "int32")
+    y = _new(x.shape, x.dtype)
+    emit("gather", y=y, x=x, index=index, count=x.shape[0], rows=rows, words=words, stride=x.shape[1])
+    return y
+
+
+def copy_into(y: Tensor, x: Tensor, dims: Sequence[int], y_strides: Sequence[int], x_strides: Sequence[int]) -> None:
+    """Write elements of x, by strides, to places in y, by strides; any dtype."""
+    _copy(y, x, dims, y_strides, x_strides)
+
+
 def pool(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """One vector a sequence: x [B, L, N], mask int32 [B, L] -> [B, N]; pooling is mean, first, last or max."""
     batch, length, dim = x.shape
@@ -350,6 +507,35 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
+def argmax(x: Tensor) -> Tensor:
+    """Index of the largest of the last dimension, the first if there are several: [..., N] -> int32 [...]."""
+    columns = x.shape[-1]
+    y = _new(x.shape[:-1], "int32")
+    emit("argmax", y=y, x=x, rows=x.size // columns, columns=columns)
+    return y
+
+
+def sample(
+    x: Tensor, uniform: Tensor, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Tensor:
+    """An index of the last dimension drawn by softmax(x / temperature): [..., N], uniform [...] -> int32 [...].
+
+    Only the `top_k` largest take part (0: all), of these the fewest that have `top_p` of the probability, and of these
+    those with `min_p` times the highest probability or more. Numbers `uniform` in [0, 1) decide.
+    """
+    columns, rows = x.shape[-1], x.size // x.shape[-1]
+    _expect("sample", "uniform", uniform, x.shape[:-1])
+    if not temperature > 0:
+        raise InputError(f"sample() needs a positive temperature, not {temperature}.")
+    k = min(top_k, columns) if top_k > 0 else columns
+    y, order, weights = _new(x.shape[:-1], "int32"), _new((rows, k), "int32"), _new((rows, k))
+    emit(
+        "sample", y=y, order=order, weights=weights, x=x, uniform=uniform, rows=rows, columns=columns, k=k,
+        temperature=temperature, top_p=top_p, min_p=min_p,
+    )  # fmt: skip
+    return y
+
+
 def _quantize_rows(x: Tensor, layout: str) -> Tensor:
     """x as the linears of a quantised layout take it; the bytes are theirs to read."""
     inner = x.shape[-1]
@@ -402,7 +588,13 @@ def _bias_batch_stride(bias: Tensor | None, batch: int, heads: int, q_len: int, 
     return 0 if shared else heads * q_len * kv_len
 
 
-def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, log: bool) -> Tensor:
+def _check_window(window: int, causal: bool) -> None:
+    if window and not causal:
+        raise InputError("attention() takes a window only where it is causal.")
+
+
+def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, window: int, log: bool) -> Tensor:
+    _check_window(window, causal)
     if mask is None and bias is None and not causal:
         batch, heads, q_len, kv_len = 1, 1, x.size // x.shape[-1], x.shape[-1]
     else:
@@ -413,7 +605,7 @@ def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, 
     y = _new(x.shape)
     emit(
         "softmax", y=y, x=x, mask=mask, bias=bias, batch=batch, heads=heads, q_len=q_len, kv_len=kv_len,
-        bias_batch_stride=stride, causal=int(causal), log=int(log),
+        bias_batch_stride=stride, causal=int(causal), window=window, log=int(log),
     )  # fmt: skip
     return y
 

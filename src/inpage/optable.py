@@ -42,6 +42,15 @@ zero again. The op refuses scales that float16 cannot hold, and, for q4, zeros o
     gptq        q [inner / 8, rows], scale [groups, rows], zero [groups, rows / 8], kept less 1; gptq_v2: kept as it is
     awq         q [inner, rows / 8], scale [groups, rows], zero [groups, rows / 8], rows of a word in the order 02461357
 
+A key-value cache is [batch, capacity, heads] of head vectors, each a whole number of 32-bit words:
+
+    f32     float32 [head_dim]
+    f16     float16 [head_dim], an odd one padded
+    q8      float32 scale, int8 [head_dim], padded to whole words.  x = scale * q
+
+`attention` reads keys and values of these dtypes; `k_stride` and `v_stride` are words, `capacity` rows from one batch
+item to the next. `cache_append` writes rows `position` .. of every item.
+
 `matmul`, for o < outer, m < middle, all strides in elements:
     c[o*c_outer + m*c_middle + r*c_row + j] = alpha * sum_i a[o*a_outer + m*a_middle + r*a_row + i]
                                                             * b[o*b_outer + m*b_middle + j*b_row + i*b_inner]
@@ -76,6 +85,7 @@ class Op(NamedTuple):
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
 BINARY = ("add", "subtract", "multiply", "divide")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+CACHE_DTYPES = ("f32", "f16", "q8")
 LAYOUTS = ("rows", "panels", "f16", "q8", "q8g", "q4", "q4z")
 POOLING = ("mean", "first", "last", "max")
 PUBLISHED = ("compressed", "gptq", "gptq_v2", "awq")
@@ -90,11 +100,12 @@ embedding        out:y in:ids in:table in?:residual int:count int:dim int:vocabu
 layer_norm       out:y in:x in?:residual in:weight in:bias int:rows int:dim float:eps
 attention        out:y in:q in:k in:v in?:mask in?:bias int:batch int:heads int:kv_heads int:q_len int:kv_len
                  int:head_dim int:q_stride int:k_stride int:v_stride int:bias_batch_stride int:causal float:scale
+                 int:capacity int:mask_stride int:window int:cache_dtype float:softcap
 matmul           out:c in:a in:b int:outer int:middle int:rows int:columns int:inner int:a_outer int:a_middle
                  int:a_row int:b_outer int:b_middle int:b_row int:b_inner int:c_outer int:c_middle int:c_row
                  float:alpha
 softmax          out:y in:x in?:mask in?:bias int:batch int:heads int:q_len int:kv_len int:bias_batch_stride
-                 int:causal int:log
+                 int:causal int:window int:log
 activation       out:y in:x int:count int:activation
 binary           out:y in:a in:b int:count int:b_count int:operation
 copy             out:y in:x int:d0 int:d1 int:d2 int:d3 int:y0 int:y1 int:y2 int:y3 int:x0 int:x1 int:x2 int:x3
@@ -119,6 +130,17 @@ quantize_rows    out:xq in:x int:rows int:inner int:layout
 quantize_weight  out:w in:x int:rows int:inner int:source int:row_stride int:column_stride int:layout
 pack_quantized   out:w in:q in:scale in?:offset int:rows int:inner int:layout
 unpack_quantized out:q out:scale out:offset in:w int:rows int:inner int:layout
+rms_norm         out:y in:x in:weight int:rows int:dim float:eps float:offset
+positions        out:y int:rows int:length int:start
+rotary_tables    out:y in:positions in:frequencies int:count int:half float:scale
+rope             out:y in:x in:tables int:rows int:heads int:head_dim int:half int:interleaved
+gated            out:y in:gate in:up int:rows int:columns int:gate_stride int:up_stride int:activation
+cache_append     out:y in:x int:batch int:length int:heads int:head_dim int:capacity int:position int:dtype
+cache_read       out:y in:x int:batch int:length int:heads int:head_dim int:capacity int:dtype
+gather           out:y in:x in:index int:count int:rows int:words int:stride
+argmax           out:y in:x int:rows int:columns
+sample           out:y out:order out:weights in:x in:uniform int:rows int:columns int:k float:temperature float:top_p
+                 float:min_p
 pack_published   out:w in:q in:scale in?:zero int:rows int:inner int:group int:source int:format int:layout
 """
 
@@ -164,6 +186,11 @@ def activation_nbytes(layout: str, rows: int, inner: int) -> int:
     return -(-2 * rows * padded // 16) * 16 + 8 * rows * groups
 
 
+def cache_head_words(dtype: str, head_dim: int) -> int:
+    """32-bit words of one head vector in a key-value cache."""
+    return {"f32": head_dim, "f16": -(-head_dim // 2), "q8": 1 + -(-head_dim // 4)}[dtype]
+
+
 def c_header() -> str:
     """Text of `optable.h`: an enum of op numbers and, for each op, the index of every operand in an instruction."""
     lines = ["/* Generated from src/inpage/optable.py by build_wheels.py. */", "#pragma once", ""]
@@ -171,6 +198,7 @@ def c_header() -> str:
         ("ACT", ACTIVATIONS),
         ("BINARY", BINARY),
         ("DTYPE", DTYPES),
+        ("CACHE", CACHE_DTYPES),
         ("LAYOUT", LAYOUTS),
         ("POOL", POOLING),
         ("PUBLISHED", PUBLISHED),

@@ -207,16 +207,20 @@ class Recorded:
         self._executor = executor
         self._programs: OrderedDict[Any, tuple[Program, Any]] = OrderedDict()
 
-    def __call__(self, **arguments: Any) -> Any:
-        """Run with host tensors as inputs; other arguments are static and must be hashable."""
+    def __call__(self, *, registers: Sequence[int] = (), **arguments: Any) -> Any:
+        """Run with host tensors as inputs and the values of the first registers.
+
+        Other arguments are static and must be hashable. One with a `program_key` is represented by that: memory which a
+        program refers to, such as a key-value cache, says so what of it may not change.
+        """
         inputs = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
         static = {name: value for name, value in arguments.items() if not isinstance(value, Tensor)}
         signature = (
             tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items()),
-            tuple(sorted(static.items(), key=lambda item: item[0])),
+            tuple((name, getattr(static[name], "program_key", static[name])) for name in sorted(static)),
         )
         program, structure = self._program(signature, inputs, static)
-        results = iter(self._executor.run(program, [tensor.data for tensor in inputs.values()]))
+        results = iter(self._executor.run(program, [tensor.data for tensor in inputs.values()], registers))
         return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
 
     def dispose(self) -> None:

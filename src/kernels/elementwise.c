@@ -132,3 +132,24 @@ int op_fill(const Instruction *i, int part, int parts) {
     FOR_VECTORS(j, end - begin) store_some(y + j, value, end - begin - j);
     return 0;
 }
+
+/* activation(gate) * up. */
+int op_gated(const Instruction *i, int part, int parts) {
+    int rows = INT(GATED_ROWS), columns = INT(GATED_COLUMNS), first = 0, last = columns, begin = 0, end = rows;
+    if (rows == 1) { /* the row itself is cut */
+        first = split(columns, part, parts);
+        last = split(columns, part + 1, parts);
+    } else {
+        begin = split(rows, part, parts);
+        end = split(rows, part + 1, parts);
+    }
+    for (int r = begin; r < end; r++) {
+        float *y = OUTPUT(GATED_Y) + r * columns;
+        const float *gate = INPUT(GATED_GATE) + r * INT(GATED_GATE_STRIDE);
+        const float *up = INPUT(GATED_UP) + r * INT(GATED_UP_STRIDE);
+        activate(y + first, gate + first, last - first, INT(GATED_ACTIVATION));
+        for (int j = first; j < last; j += 4)
+            store_some(y + j, load_some(y + j, last - j) * load_some(up + j, last - j), last - j);
+    }
+    return 0;
+}

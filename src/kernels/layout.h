@@ -42,8 +42,9 @@ Group empty_group(int layout);
 /* Puts a group where it belongs for row `row` (0 .. 7) of a panel. */
 void write_group(char *group, const Group *g, int layout, int row);
 
-/* Activations for the quantised layouts: per row, quants, then a scale and a correction for each group (q8: the row).
-   The quants are bytes where the relaxed dot product takes them, and 16-bit otherwise. */
+/* Activations for the quantised layouts: quants, and for each group (q8: the row) a scale and a correction. The quants are
+   bytes where the relaxed dot product takes them, and 16-bit otherwise. Rows of a group are neighbours, so that a tile
+   needs one pointer for all of its rows. */
 #ifdef __wasm_relaxed_simd__
 typedef int8_t Quant;
 #else
@@ -52,13 +53,15 @@ typedef int16_t Quant;
 
 typedef struct {
     Quant *quants;     /* [rows][padded inner] */
-    float *scale;      /* [rows][groups] */
-    float *correction; /* q8: the row's lowest value; grouped: the sum of the group's quants, as int32 */
-    int inner, groups; /* padded */
+    float *scale;      /* [groups][rows] */
+    float *correction; /* [groups][rows]. q8: the row's lowest value; q4z: the sum of the group in float32; q4, q8g: what
+                          the integer sums start from, int32: minus the zero point times the sum of the quants */
+    int rows, inner, groups; /* padded */
 } Activations;
 
 INLINE Activations activations(char *blob, int layout, int rows, int inner) {
     Activations a;
+    a.rows = rows;
     a.inner = padded_inner(layout, inner);
     a.groups = is_grouped(layout) ? a.inner / GROUP_SIZE : 1;
     a.quants = (Quant *)blob;

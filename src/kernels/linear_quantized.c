@@ -119,26 +119,22 @@ INLINE f32x4 scales_at(const char *p) {
 INLINE void tile_grouped(const int layout, const int rows, const int panels, const Product *g, int row, int panel,
                          float *y, int y_stride) {
     const int vectors = 2 * panels, size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const int zero = layout == LAYOUT_Q8G ? 64 : layout == LAYOUT_Q4 ? 8 : 0;
-    const i32x4 nibble = splat_int(0x0f0f0f0f);
-    const char *x[MOST], *w[2];
-    const float *scale[MOST];
-    const int32_t *sum[MOST];
+    const char *x[MOST], *w[2], *scale = (const char *)(g->x.scale + row);
+    const char *correction = (const char *)(g->x.correction + row);
+    i32x4 nibble = splat_int(0x0f0f0f0f);
     f32x4 total[12];
+    KEEP(nibble);
     UNROLL for (int v = 0; v < rows * vectors; v++) total[v] = splat(0);
     /* More than one row of totals does not fit into registers beside the integer sums, so they wait in memory. */
     char *waiting = (char *)total;
     if (rows > 1) KEEP(waiting);
-    UNROLL for (int r = 0; r < rows; r++) {
-        x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
-        scale[r] = g->x.scale + (row + r) * g->x.groups;
-        sum[r] = (const int32_t *)g->x.correction + (row + r) * g->x.groups;
-    }
+    UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
     UNROLL for (int p = 0; p < panels; p++) w[p] = g->w + (panel + p) * g->panel_bytes;
     for (int n = 0; n < g->x.groups; n++) {
         i32x4 acc[12];
         UNROLL for (int r = 0; r < rows; r++) {
-            UNROLL for (int v = 0; v < vectors; v++) acc[r * vectors + v] = splat_int(-zero * sum[r][n]);
+            i32x4 start = layout == LAYOUT_Q4Z ? splat_int(0) : quad_at(correction, 4 * r);
+            UNROLL for (int v = 0; v < vectors; v++) acc[r * vectors + v] = start;
         }
         UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
             UNROLL for (int v = 0; v < vectors; v++) {
@@ -165,18 +161,21 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
             }
         }
         UNROLL for (int v = 0; v < vectors; v++) {
-            f32x4 weight_scale = scales_at(w[v / 2] + 8 * (v % 2));
-            f32x4 offset = layout == LAYOUT_Q4Z ? scales_at(w[v / 2] + 16 + 8 * (v % 2)) : splat(0);
+            f32x4 weight_scale = scales_at(w[v / 2] + 8 * (v % 2)), offset = splat(0);
+            if (layout == LAYOUT_Q4Z) offset = scales_at(w[v / 2] + 16 + 8 * (v % 2));
             UNROLL for (int r = 0; r < rows; r++) {
                 const int at = r * vectors + v;
-                f32x4 value = to_float(acc[at]) * weight_scale;
-                if (layout == LAYOUT_Q4Z) value = fma(splat((float)sum[r][n]), offset, value);
-                f32x4 before = rows > 1 ? load(waiting + 16 * at) : total[at];
-                f32x4 after = fma(value, splat(scale[r][n]), before);
-                if (rows > 1) store(waiting + 16 * at, after);
-                else total[at] = after;
+                f32x4 factor = weight_scale * splat_at(scale, 4 * r);
+                f32x4 sum = rows > 1 ? load_at(waiting, 16 * at) : total[at];
+                if (layout == LAYOUT_Q4Z) sum = fma(splat_at(correction, 4 * r), offset, sum);
+                sum = fma(to_float(acc[at]), factor, sum);
+                if (rows > 1) store(waiting + 16 * at, sum);
+                else total[at] = sum;
+                KEEP(sum);
             }
         }
+        scale += 4 * g->x.rows;
+        correction += 4 * g->x.rows;
         UNROLL for (int r = 0; r < rows; r++) x[r] += GROUP_SIZE;
         UNROLL for (int p = 0; p < panels; p++) w[p] += size;
     }
@@ -192,8 +191,7 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
 INLINE void tile_grouped(const int layout, const int rows, const int panels, const Product *g, int row, int panel,
                          float *y, int y_stride) {
     const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const int zero = layout == LAYOUT_Q8G ? 64 : layout == LAYOUT_Q4 ? 8 : 0;
-    const v128_t nibble = wasm_i8x16_splat(15), shift = wasm_i8x16_splat((int8_t)zero);
+    const v128_t nibble = wasm_i8x16_splat(15), shift = wasm_i8x16_splat(layout == LAYOUT_Q8G ? 64 : 8);
     UNROLL for (int v = 0; v < 2 * panels; v++) {
         f32x4 total[MOST];
         const char *x[MOST], *w = g->w + (panel + v / 2) * g->panel_bytes;
@@ -208,7 +206,7 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
                 UNROLL for (int half = 0; half < (layout == LAYOUT_Q8G ? 1 : 2); half++) {
                     v128_t bytes = weights;
                     if (layout != LAYOUT_Q8G) bytes = (half ? wasm_u16x8_shr(weights, 4) : weights) & nibble;
-                    bytes = wasm_i8x16_sub(bytes, shift);
+                    if (layout != LAYOUT_Q4Z) bytes = wasm_i8x16_sub(bytes, shift);
                     i32x4 first = (i32x4)wasm_i16x8_extend_low_i8x16(bytes);
                     i32x4 second = (i32x4)wasm_i16x8_extend_high_i8x16(bytes);
                     UNROLL for (int r = 0; r < rows; r++) {
@@ -222,13 +220,11 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
             }
             f32x4 weight_scale = scales_at(w + 8 * (v % 2));
             UNROLL for (int r = 0; r < rows; r++) {
-                f32x4 value = to_float(join(low[r], high[r])) * weight_scale;
-                int at = (row + r) * g->x.groups + n;
-                if (layout == LAYOUT_Q4Z) {
-                    f32x4 sum = splat((float)((const int32_t *)g->x.correction)[at]);
-                    value = fma(sum, scales_at(w + 16 + 8 * (v % 2)), value);
-                }
-                total[r] = fma(value, splat(g->x.scale[at]), total[r]);
+                int at = n * g->x.rows + row + r;
+                f32x4 factor = weight_scale * splat(g->x.scale[at]);
+                if (layout == LAYOUT_Q4Z)
+                    total[r] = fma(splat(g->x.correction[at]), scales_at(w + 16 + 8 * (v % 2)), total[r]);
+                total[r] = fma(to_float(join(low[r], high[r])), factor, total[r]);
                 x[r] += 2 * GROUP_SIZE;
             }
         }

@@ -76,3 +76,13 @@ INLINE double log_double(double x) {
     for (int n = 19; n >= 1; n -= 2) sum = sum * u + 1.0 / n;
     return 0.6931471805599453 * (double)exponent + 2 * s * sum;
 }
+
+/* Cosine and sine of 2 pi u for u in [0, 1). */
+INLINE void circle(double u, double *cosine, double *sine) {
+    double turn = __builtin_rint(4 * u), x = (4 * u - turn) * 1.5707963267948966, xx = x * x;
+    double s = x * (1 + xx * (-1.0 / 6 + xx * (1.0 / 120 + xx * (-1.0 / 5040 + xx / 362880))));
+    double c = 1 + xx * (-1.0 / 2 + xx * (1.0 / 24 + xx * (-1.0 / 720 + xx / 40320)));
+    int quadrant = (int)turn & 3;
+    *cosine = quadrant == 0 ? c : quadrant == 1 ? -s : quadrant == 2 ? -c : s;
+    *sine = quadrant == 0 ? s : quadrant == 1 ? c : quadrant == 2 ? -s : -c;
+}

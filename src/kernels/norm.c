@@ -65,3 +65,31 @@ int op_normalize(const Instruction *i, int part, int parts) {
     }
     return 0;
 }
+
+/* Each row over its root mean square, times weight + offset. */
+int op_rms_norm(const Instruction *i, int part, int parts) {
+    int rows = INT(RMS_NORM_ROWS), dim = INT(RMS_NORM_DIM), end = split(rows, part + 1, parts);
+    const float *weight = INPUT(RMS_NORM_WEIGHT);
+    f32x4 offset = splat(FLOAT(RMS_NORM_OFFSET));
+    for (int r = split(rows, part, parts); r < end; r++) {
+        const float *x = INPUT(RMS_NORM_X) + r * dim;
+        float *y = OUTPUT(RMS_NORM_Y) + r * dim;
+        f32x4 a = splat(0), b = a;
+        int j = 0;
+        for (; j + 8 <= dim; j += 8) {
+            f32x4 low = load(x + j), high = load(x + j + 4);
+            a = fma(low, low, a);
+            b = fma(high, high, b);
+        }
+        for (; j < dim; j += 4) {
+            f32x4 v = load_some(x + j, dim - j);
+            a = fma(v, v, a);
+        }
+        f32x4 scale = splat(1 / __builtin_sqrtf(sum_lanes(a + b) / (float)dim + FLOAT(RMS_NORM_EPS)));
+        for (j = 0; j < dim; j += 4) {
+            f32x4 v = load_some(x + j, dim - j) * scale;
+            store_some(y + j, v * (load_some(weight + j, dim - j) + offset), dim - j);
+        }
+    }
+    return 0;
+}

@@ -3,16 +3,17 @@
 
 #include "common.h"
 
-/* s [count] += bias_scale * bias (NULL: none); scores whose mask is 0 (NULL: none) or whose index is beyond `last`
-   become the lowest float32, and none is below it. */
-INLINE void adjust_scores(float *s, const float *bias, float bias_scale, const int32_t *mask, int last, int count) {
+/* s [count] += bias_scale * bias (NULL: none); scores whose mask is 0 (NULL: none) or whose index is not in
+   `first` .. `last` become the lowest float32, and none is below it. */
+INLINE void adjust_scores(float *s, const float *bias, float bias_scale, const int32_t *mask, int first, int last,
+                          int count) {
     f32x4 lowest = splat(LOWEST), scale = splat(bias_scale);
     i32x4 index = {0, 1, 2, 3};
 #define ADJUST(left)                                                                                                  \
     do {                                                                                                              \
         f32x4 v = load_some(s + j, left);                                                                             \
         if (bias) v = vec_max(fma(load_some(bias + j, left), scale, v), lowest);                                      \
-        i32x4 seen = index + j <= last;                                                                               \
+        i32x4 seen = (index + j <= last) & (index + j >= first);                                                                               \
         if (mask) seen &= (i32x4)load_some((const float *)mask + j, left) != 0;                                       \
         store_some(s + j, select(seen, v, lowest), left);                                                             \
     } while (0)

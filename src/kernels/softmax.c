@@ -31,6 +31,7 @@ static void softmax_row(float *y, int count, int log) {
 int op_softmax(const Instruction *i, int part, int parts) {
     int batch = INT(SOFTMAX_BATCH), heads = INT(SOFTMAX_HEADS), q_len = INT(SOFTMAX_Q_LEN);
     int kv_len = INT(SOFTMAX_KV_LEN), causal = INT(SOFTMAX_CAUSAL), stride = INT(SOFTMAX_BIAS_BATCH_STRIDE);
+    int window = INT(SOFTMAX_WINDOW);
     const float *bias = INPUT(SOFTMAX_BIAS);
     const int32_t *mask = ADDRESS(const int32_t, SOFTMAX_MASK);
     int rows = batch * heads * q_len, end = split(rows, part + 1, parts);
@@ -41,8 +42,8 @@ int op_softmax(const Instruction *i, int part, int parts) {
         for (int j = 0; j < kv_len; j += 4) store_some(y + j, load_some(x + j, kv_len - j), kv_len - j);
         const float *row_bias = bias ? bias + item * stride + r % (heads * q_len) * kv_len : 0;
         const int32_t *row_mask = mask ? mask + item * kv_len : 0;
-        if (row_bias || row_mask || causal)
-            adjust_scores(y, row_bias, 1, row_mask, causal ? query + kv_len - q_len : kv_len, kv_len);
+        int last = causal ? query + kv_len - q_len : kv_len, first = window ? last - window + 1 : 0;
+        if (row_bias || row_mask || causal) adjust_scores(y, row_bias, 1, row_mask, first, last, kv_len);
         softmax_row(y, kv_len, INT(SOFTMAX_LOG));
     }
     return 0;

@@ -1,10 +1,5 @@
 /* The k largest of each row, in the output arrays themselves: a heap whose root is the least of those kept. */
-#include "common.h"
-
-typedef struct {
-    float *values;
-    int32_t *indices;
-} Heap;
+#include "topk.h"
 
 /* Whether what is at a comes after what is at b in the result. */
 static int after(const Heap *h, int a, int b) {
@@ -26,7 +21,7 @@ static void sift_down(Heap *h, int at, int size) {
     }
 }
 
-static void select_row(Heap *h, const float *x, int columns, int k) {
+void select_largest(Heap *h, const float *x, int columns, int k) {
     for (int j = 0; j < k; j++) h->values[j] = x[j], h->indices[j] = j;
     for (int j = k / 2 - 1; j >= 0; j--) sift_down(h, j, k);
     for (int j = k; j < columns; j++) {
@@ -45,7 +40,7 @@ int op_topk(const Instruction *i, int part, int parts) {
     if (k < 1 || k > columns) return 1;
     for (int r = split(rows, part, parts); r < end; r++) {
         Heap h = {OUTPUT(TOPK_VALUES) + r * k, ADDRESS(int32_t, TOPK_INDICES) + r * k};
-        select_row(&h, INPUT(TOPK_X) + r * columns, columns, k);
+        select_largest(&h, INPUT(TOPK_X) + r * columns, columns, k);
     }
     return 0;
 }

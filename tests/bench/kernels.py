@@ -27,16 +27,16 @@ if __name__ == "__main__":
 
 import build_wheels  # noqa: E402
 from inpage.executors.wasm import VARIANTS, kernels  # noqa: E402
+from inpage.optable import QUANTIZED  # noqa: E402
 from tests.ops.cases import Case, benchmark_cases  # noqa: E402
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "kernels.json"
-PEAK_FLOP = 384 * 2000  # of the peak loop: `peak_f32` does 384 an iteration
 ROUNDS = 11
 
 WORKER = """
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 let kernels, base;
-const calls = { peak: () => kernels.peak_f32(2000) };
+const calls = { peak_f32: () => kernels.peak_f32(2000), peak_i8: () => kernels.peak_i8(2000) };
 
 function load({ module, shared }) {
   const memory = new WebAssembly.Memory({ initial: 2048, maximum: 65535, shared });
@@ -98,10 +98,10 @@ class Bench:
 
     def rounds(self, case: Case) -> list[tuple[float, float]]:
         """For each round the seconds of one call of the peak loop and of the case."""
-        job = case.job()
+        job, peak = case.job(), peak_of(case)
         self.ask("prepare", {**job._asdict(), "block": base64.b64encode(job.block).decode()})
-        counts = {name: self.ask("calibrate", {"name": name, "milliseconds": 40}) for name in ("peak", "run")}
-        return [(self._seconds("peak", counts["peak"]), self._seconds("run", counts["run"])) for _ in range(ROUNDS)]
+        counts = {name: self.ask("calibrate", {"name": name, "milliseconds": 40}) for name in (peak, "run")}
+        return [(self._seconds(peak, counts[peak]), self._seconds("run", counts["run"])) for _ in range(ROUNDS)]
 
     def _seconds(self, name: str, count: int) -> float:
         before = self._cpu_time()
@@ -135,15 +135,27 @@ def _parent(status: Path) -> int:
         return 0
 
 
+def peak_of(case: Case) -> str:
+    """The loop that shows what the case could reach."""
+    return "peak_i8" if case.op.removeprefix("linear_") in QUANTIZED else "peak_f32"
+
+
+def peak_flop(case: Case, variant: str) -> int:
+    """Operations of one call of the peak loop: 192 sums an iteration, of 1, 2 or 4 products."""
+    products = 1 if peak_of(case) == "peak_f32" else 4 if "relaxed" in variant else 2
+    return 2 * 192 * products * 2000
+
+
 def row(case: Case, variant: str, rounds: list[tuple[float, float]]) -> dict[str, Any]:
+    flop = peak_flop(case, variant)
     return {
         "op": case.op,
         "case": case.label,
         "variant": variant,
         "microseconds": median(seconds for _, seconds in rounds) * 1e6,
         "gflops": median(case.flops / seconds / 1e9 for _, seconds in rounds),
-        "peak_gflops": median(PEAK_FLOP / seconds / 1e9 for seconds, _ in rounds),
-        "of_peak": median(case.flops / seconds / (PEAK_FLOP / peak) for peak, seconds in rounds),
+        "peak_gflops": median(flop / seconds / 1e9 for seconds, _ in rounds),
+        "of_peak": median(case.flops / seconds / (flop / peak) for peak, seconds in rounds),
     }
 
 

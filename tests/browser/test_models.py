@@ -75,3 +75,53 @@ def test_weights_are_freed_and_numpy_is_not_imported(worker: PythonWorker) -> No
     used, arena = worker.run_python(code, name=name, cls=cls)
     assert used <= arena + 512
     assert worker.run_python("'numpy' in sys.modules") is False
+
+
+FLAT = """
+import tracemalloc
+from pyodide_js._module import _hiwire_num_refs
+
+def measure():
+    gc.collect()
+    return {
+        "kernels": keeper.used_bytes - keeper._arena[1],
+        "memory": keeper.size,
+        "heap": tracemalloc.get_traced_memory()[0],
+        "proxies": _hiwire_num_refs(),
+    }
+
+async def cycles(name, class_name, count):
+    for _ in range(count):
+        await outputs_of(name, class_name, {}, {}, {"input_ids": [[2, 5, 3]]})
+    return measure()
+
+async def calls(name, class_name, count):
+    choose = next(c for c in auto._AUTO_CLASSES if class_name in c.class_names.values())
+    async def run(model, count):
+        for i in range(count):
+            model(input_ids=[[2] + [5] * (1 + i % 40) + [3]])
+        return measure()
+    with await choose.from_pretrained(name) as model:
+        return [await run(model, 200), await run(model, count)]
+
+tracemalloc.start()
+"""
+
+
+MAX_VIEWS = 16  # `MAX_WINDOWS` of pyodide_host.py, which only Pyodide can import
+
+
+def assert_flat(before: dict[str, int], after: dict[str, int]) -> None:
+    """Nothing has grown but what caches hold: views of kernel memory (proxies), and those of the interpreter."""
+    assert (after["kernels"], after["memory"]) == (before["kernels"], before["memory"])
+    assert after["proxies"] <= before["proxies"] + MAX_VIEWS
+    assert after["heap"] < before["heap"] + 50_000
+
+
+def test_memory_is_flat_over_100_models_and_1000_calls(worker: PythonWorker) -> None:
+    names = {"name": "golden/bert-base", "class_name": "BertModel"}
+    worker.run_python(FLAT + "None")
+    before = worker.run_python("await cycles(name, class_name, 10)", **names)
+    assert_flat(before, worker.run_python("await cycles(name, class_name, 100)", **names))
+    assert_flat(*worker.run_python("await calls(name, class_name, 1000)", **names))
+    worker.run_python("tracemalloc.stop()")

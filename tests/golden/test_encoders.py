@@ -13,12 +13,14 @@ from inpage.models.outputs import ModelOutput
 from .data import EXECUTORS, HERE, Golden, assert_equal, folders, model_class
 
 FOLDERS = list(folders("encoders"))
+FAMILIES = sorted({folder.name.split("-")[0] for folder in FOLDERS})
 CASES = [(folder, case) for folder in FOLDERS for case in Golden(folder).cases]
 
 
 def test_data_is_complete() -> None:
     assert len(FOLDERS) == 27
-    assert {folder.name.split("-")[0] for folder in FOLDERS} == CONFIGS.keys()
+    assert set(FAMILIES) <= CONFIGS.keys()
+    assert len(FAMILIES) == 6
     assert len(CASES) == 55
 
 
@@ -34,7 +36,7 @@ def test_case(folder: Path, case: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", EXECUTORS)
-@pytest.mark.parametrize("family", sorted(CONFIGS))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_attention_implementations_agree(family: str, device: str) -> None:
     """The maps of `batch` come from "eager"; here both compute the hidden states."""
     golden = Golden(HERE / "encoders" / f"{family}-base")
@@ -46,7 +48,7 @@ def test_attention_implementations_agree(family: str, device: str) -> None:
             assert_equal(model(**golden.inputs("batch")), expected)
 
 
-@pytest.mark.parametrize("family", sorted(CONFIGS))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_padding_does_not_count(family: str) -> None:
     """A row of a padded batch has the outputs that it has alone."""
     golden = Golden(HERE / "encoders" / f"{family}-base")

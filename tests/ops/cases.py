@@ -8,14 +8,26 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from inpage.optable import ACTIVATIONS, BINARY, DTYPES, OPS, PANEL, POOLING
+from inpage.optable import (
+    ACTIVATIONS,
+    BINARY,
+    CACHE_DTYPES,
+    DTYPES,
+    OPS,
+    PANEL,
+    POOLING,
+    QUANTIZED,
+    activation_nbytes,
+    cache_head_words,
+    weight_nbytes,
+)
 from inpage.program import REGISTERS
 from tests.ops.job import GUARD, Job
 
@@ -33,6 +45,7 @@ class Case:
     tolerance: largest error of a float output, relative to the largest finite magnitude expected in it
     initial: what outputs hold before the run, for ops that write a part of them
     refused: the op must refuse its operands
+    scratch: outputs whose values do not matter
     """
 
     op: str
@@ -44,6 +57,7 @@ class Case:
     flops: int = 0
     initial: dict[str, Array] = field(default_factory=dict[str, Array])
     refused: bool = False
+    scratch: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -66,6 +80,8 @@ class Case:
         expected = self.outputs[name]
         if data[expected.nbytes :] != GUARD:
             return f"{name}: wrote past its end"
+        if name in self.scratch:
+            return ""
         got = np.frombuffer(data[: expected.nbytes], expected.dtype).reshape(expected.shape)
         if expected.dtype.kind != "f":
             wrong = np.argwhere(got != expected)
@@ -196,7 +212,7 @@ def mask_of(batch: int, kv_len: int, kind: str) -> Array | None:
     return mask
 
 
-def attended(scores: Array, mask: Array | None, causal: int) -> Array:
+def attended(scores: Array, mask: Array | None, causal: int, window: int = 0) -> Array:
     """Probabilities of scores [batch, heads, q_len, kv_len], query by query."""
     scores = scores.copy()
     batch, _, q_len, kv_len = scores.shape
@@ -205,6 +221,8 @@ def attended(scores: Array, mask: Array | None, causal: int) -> Array:
             scores[b, :, i, mask[b] == 0] = LOWEST
         if causal:
             scores[b, :, i, max(0, i + 1 + kv_len - q_len) :] = LOWEST
+        if window:
+            scores[b, :, i, : max(0, i + 1 + kv_len - q_len - window)] = LOWEST
     return probabilities(scores)
 
 
@@ -299,9 +317,12 @@ def layer_norm_cases() -> Iterator[Case]:
 
 def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, kv_heads: int = 0, mask: str = "no",
                    bias: str = "no", causal: int = 0, fused: bool = False, scale: float = 0.0,
-                   spread: float = 1.0, label: str = "", hidden: Any = None,
-                   hidden_by: float = LOWEST) -> Case:  # fmt: skip
-    """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v side by side, as one projection gives them."""
+                   spread: float = 1.0, label: str = "", hidden: Any = None, hidden_by: float = LOWEST,
+                   window: int = 0, softcap: float = 0.0, capacity: int = 0, dtype: str = "f32") -> Case:  # fmt: skip
+    """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v side by side, as one projection gives them.
+
+    capacity: keys and values, of `dtype`, and the mask are the first rows of larger blocks, as in a cache.
+    """
     kv_heads = kv_heads or heads
     scale = scale or head_dim**-0.5
     widths = (heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
@@ -315,14 +336,21 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
     m = mask_of(batch, kv_len, mask)
     y = np.zeros((batch, q_len, heads, head_dim))
     q4 = q.reshape(batch, q_len, heads, head_dim).astype(np.float64)
-    k4, v4 = (a.reshape(batch, kv_len, kv_heads, head_dim).astype(np.float64) for a in (k, v))
+    if dtype != "f32" or capacity:
+        (k, k4), (v, v4) = (cached(a.reshape(batch, kv_len, kv_heads, head_dim), dtype, capacity) for a in (k, v))
+        m = m if m is None else np.pad(m, ((0, 0), (0, capacity - kv_len)), constant_values=7)
+    else:
+        k4, v4 = (a.reshape(batch, kv_len, kv_heads, head_dim).astype(np.float64) for a in (k, v))
     for h in range(heads):
         g = h // (heads // kv_heads)
         scores = scale * (q4[:, :, h] @ k4[:, :, g].transpose(0, 2, 1))
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
         if b is not None:
             scores = np.maximum(scores + b[:, h], LOWEST)
-        y[:, :, h] = attended(scores[:, None], m, causal)[:, 0] @ v4[:, :, g]
-    strides = widths
+        seen = m if m is None else m[:, :kv_len]
+        y[:, :, h] = attended(scores[:, None], seen, causal, window)[:, 0] @ v4[:, :, g]
+    strides = (widths[0], *(kv_heads * cache_head_words(dtype, head_dim),) * 2)
     if fused:
         together = np.concatenate([q, k, v], axis=2).reshape(-1)
         q, k, v = together, together[widths[0] :], together[widths[0] + widths[1] :]
@@ -337,9 +365,190 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
             "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len,
             "head_dim": head_dim, "q_stride": strides[0], "k_stride": strides[1], "v_stride": strides[2],
             "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "scale": scale,
+            "capacity": capacity or kv_len, "mask_stride": capacity or kv_len, "window": window,
+            "cache_dtype": CACHE_DTYPES.index(dtype), "softcap": softcap,
         },
         flops=4 * batch * heads * q_len * kv_len * head_dim,
     )  # fmt: skip
+
+
+def cached(x: Array, dtype: str, capacity: int) -> tuple[Array, Array]:
+    """x [batch, length, heads, head_dim] as the first rows of a cache, and what it is there.
+
+    Rows behind them are filled with bits that would show.
+    """
+    batch, length, heads, head_dim = x.shape
+    cache = np.full((batch, capacity, heads, cache_head_words(dtype, head_dim)), 0x7F7F7F7F, np.uint32)
+    values = x.astype(np.float64)
+    for place in np.ndindex(batch, length, heads):
+        head = x[place]
+        if dtype == "f32":
+            data = head.tobytes()
+        elif dtype == "f16":
+            data = head.astype(np.float16).tobytes()
+            values[place] = head.astype(np.float16)
+        else:
+            largest = float(np.abs(head).max())
+            quants = [round(float(v) / largest * 127) if largest else 0 for v in head]
+            scale = np.float32(largest / 127)
+            data = scale.tobytes() + struct.pack(f"{head_dim}b", *quants)
+            values[place] = np.array(quants) * float(scale)
+        words = np.frombuffer(data + b"\0" * (-len(data) % 4), np.uint32)
+        cache[place] = words
+    return cache, values
+
+
+def cached_attention_cases() -> Iterator[Case]:
+    for dtype, head_dim, (heads, kv_heads) in product(("f32", "f16", "q8"), (8, 6, 20, 64), ((2, 2), (6, 2), (7, 1))):
+        label = f"cache-{dtype}-{head_dim}-{heads}-{kv_heads}"
+        options: dict[str, Any] = {"kv_heads": kv_heads, "causal": 1, "dtype": dtype}
+        yield attention_case(2, heads, 1, 13, head_dim, capacity=20, mask="left", label=f"{label}-one", **options)
+        yield attention_case(2, heads, 5, 13, head_dim, capacity=20, mask="left", label=f"{label}-some", **options)
+    for q_len, kv_len, window in product((1, 3, 40), (40, 300), (1, 7, 150, 500)):
+        label = f"window-{q_len}-{kv_len}-{window}"
+        options = {"window": window, "causal": 1, "kv_heads": 2}
+        yield attention_case(1, 4, q_len, kv_len, 16, label=label, **options)
+        yield attention_case(2, 2, q_len, kv_len, 16, label=f"{label}-left", mask="long-left", capacity=310, **options)
+        yield attention_case(2, 2, q_len, kv_len, 16, label=f"{label}-holes", mask="holes", capacity=310, **options)
+    for q_len in (1, 9):
+        yield attention_case(1, 4, q_len, 33, 8, kv_heads=2, causal=1, softcap=1.5, spread=3, label=f"softcap-{q_len}")
+        yield attention_case(1, 2, q_len, 33, 8, causal=1, softcap=0.5, window=4, bias="shared", mask="right",
+                             label=f"softcap-window-{q_len}")  # fmt: skip
+    yield attention_case(1, 2, 1, 700, 64, causal=1, capacity=1024, label="cache-long")
+    refused = attention_case(1, 2, 3, 9, 8, label="more-keys-than-capacity")
+    yield replace(refused, values={**refused.values, "capacity": 8}, refused=True)
+
+
+def cache_cases() -> Iterator[Case]:
+    for dtype, (batch, length, heads, head_dim), position in product(
+        ("f32", "f16", "q8"), ((1, 1, 3, 64), (2, 3, 2, 6), (2, 4, 1, 5), (1, 2, 1, 1)), (0, 3)
+    ):
+        x = normal(batch, length, heads, head_dim)
+        x[0, 0, 0] = 0
+        capacity = length + position + 2
+        stored_rows, values = cached(x, dtype, length)
+        before = integers(0, 1 << 30, batch, capacity, *stored_rows.shape[2:]).view(np.uint32)
+        after = before.copy()
+        after[:, position : position + length] = stored_rows
+        operands = {"batch": batch, "length": length, "heads": heads, "head_dim": head_dim, "capacity": capacity,
+                    "position": position, "dtype": CACHE_DTYPES.index(dtype)}  # fmt: skip
+        label = f"{dtype}-{batch}x{length}x{heads}x{head_dim}-{position}"
+        yield Case("cache_append", label, {"x": x}, {"y": after}, operands, initial={"y": before})
+        full = Case("cache_append", f"refuses-{label}", {"x": x}, {"y": after}, {**operands, "position": position + 3},
+                    refused=True)  # fmt: skip
+        yield full
+        if not position:
+            read = {name: value for name, value in operands.items() if name != "position"}
+            yield Case("cache_read", label, {"x": after}, {"y": values.astype(np.float32)}, read, 1e-6)
+    x = integers(0, 1000, 3, 20)
+    y = np.zeros_like(x)
+    y[:, :6] = x[[2, 0, 0], :6]
+    operands = {"count": 3, "rows": 2, "words": 3, "stride": 20}
+    for label, index in (("3", [2, 0, 0]), ("refuses-3", [2, 3, 0]), ("refuses--1", [2, -1, 0])):
+        yield Case("gather", label, {"x": x, "index": np.array(index, np.int32)}, {"y": y}, operands,
+                   initial={"y": np.zeros_like(x)}, refused="refuses" in label)  # fmt: skip
+
+
+def rms_norm_cases() -> Iterator[Case]:
+    for rows, dim, offset in ((1, 1, 0.0), (3, 7, 1.0), (2, 16, 0.0), (5, 37, 0.0), (4, 576, 1.0)):
+        x, weight = normal(rows, dim, scale=2.0), normal(dim, seed=1)
+        values = x.astype(np.float64)
+        y = values / np.sqrt((values**2).mean(1) + 1e-5)[:, None] * (weight.astype(np.float64) + offset)
+        yield Case("rms_norm", f"{rows}x{dim}-{offset}", {"x": x, "weight": weight}, {"y": y.astype(np.float32)},
+                   {"rows": rows, "dim": dim, "eps": 1e-5, "offset": offset}, 1e-6, flops=4 * x.size)  # fmt: skip
+
+
+def rope_cases() -> Iterator[Case]:
+    for rows, length, start in ((1, 1, 0), (3, 4, 7), (2, 9, 100_000)):
+        y = np.tile(np.arange(start, start + length, dtype=np.int32), (rows, 1))
+        yield Case("positions", f"{rows}x{length}-{start}", {}, {"y": y},
+                   {"rows": rows, "length": length, "start": start})  # fmt: skip
+    places = np.array([0, 1, 2, 77, 8191, 131071], np.int32)
+    for half, scale in ((1, 1.0), (5, 1.5), (32, 1.0)):
+        frequencies = (10000.0 ** -(np.arange(half) / half)).astype(np.float32)
+        angles = places[:, None].astype(np.float32) * frequencies
+        y = np.stack([[[scale * f(float(a)) for a in row] for f in (math.cos, math.sin)] for row in angles])
+        yield Case("rotary_tables", f"{half}-{scale}", {"positions": places, "frequencies": frequencies},
+                   {"y": y.astype(np.float32)}, {"count": len(places), "half": half, "scale": scale}, 1e-6)  # fmt: skip
+    for (rows, heads, head_dim, half), pairs in product(
+        ((1, 3, 64, 32), (3, 2, 8, 4), (2, 1, 11, 3), (4, 2, 6, 1)), (0, 1)
+    ):
+        x, angles = normal(rows, heads, head_dim), normal(rows, half, seed=1).astype(np.float64)
+        tables = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+        y = x.astype(np.complex128)
+        for j in range(half):
+            a, b = (2 * j, 2 * j + 1) if pairs else (j, half + j)
+            turned = (x[..., a] + 1j * x[..., b].astype(np.float64)) * np.exp(1j * angles[:, j])[:, None]
+            y[..., a], y[..., b] = turned.real, turned.imag
+        yield Case("rope", f"{rows}x{heads}x{head_dim}-{half}{'-pairs' * pairs}", {"x": x, "tables": tables},
+                   {"y": y.real.astype(np.float32)}, {"rows": rows, "heads": heads, "head_dim": head_dim, "half": half,
+                   "interleaved": pairs}, 1e-6)  # fmt: skip
+    yield Case("rope", "refuses", {"x": normal(1, 1, 4), "tables": normal(1, 2, 3)}, {"y": normal(1, 1, 4)},
+               {"rows": 1, "heads": 1, "head_dim": 4, "half": 3, "interleaved": 0}, refused=True)  # fmt: skip
+
+
+def gated_cases() -> Iterator[Case]:
+    for name, (rows, columns), side_by_side in product(
+        ("silu", "gelu_tanh"), ((1, 1), (1, 100), (3, 7), (5, 64)), (0, 1)
+    ):
+        both = normal(rows, 2, columns, scale=2.0)
+        y = activated(both[:, 0].astype(np.float64), name) * both[:, 1]
+        gate, up = (both, both.reshape(-1)[columns:]) if side_by_side else (both[:, 0], both[:, 1])
+        stride = columns * (1 + side_by_side)
+        yield Case("gated", f"{name}-{rows}x{columns}{'-together' * side_by_side}", {"gate": gate, "up": up},
+                   {"y": y.astype(np.float32)}, {"rows": rows, "columns": columns, "gate_stride": stride,
+                   "up_stride": stride, "activation": ACTIVATIONS.index(name)}, 2e-6)  # fmt: skip
+
+
+def argmax_cases() -> Iterator[Case]:
+    for label, x in (
+        ("1x1", normal(1, 1)), ("3x9", normal(3, 9)), ("2x1000", normal(2, 1000)),
+        ("equal", np.zeros((2, 17), np.float32)), ("negative", -10 - abs(normal(4, 33))),
+        ("infinite", np.array([[-np.inf, -np.inf, -1.0]], np.float32)),
+    ):  # fmt: skip
+        y = np.array([max(range(x.shape[1]), key=lambda j, row=row: (row[j], -j)) for row in x], np.int32)
+        yield Case("argmax", label, {"x": x}, {"y": y}, {"rows": x.shape[0], "columns": x.shape[1]})
+
+
+def sample_cases() -> Iterator[Case]:
+    """What is drawn is found by going through the candidates; numbers near a limit between two are left out."""
+    x = normal(7, 200, scale=2.0)
+    x[3, ::2] = -np.inf
+    for temperature, top_k, top_p, min_p in (
+        (1.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.0, 5, 1.0, 0.0), (1.3, 50, 0.9, 0.0), (1.0, 0, 0.6, 0.0),
+        (1.0, 0, 1.0, 0.2), (0.9, 20, 1.0, 0.1), (1.0, 0, 1e-9, 0.0), (2.0, 1, 1.0, 0.0), (1.0, 200, 0.5, 0.3),
+    ):  # fmt: skip
+        k = top_k or x.shape[1]
+        uniform = rng(3).random(len(x)).astype(np.float32)
+        uniform[:2] = (0.0, np.nextafter(np.float32(1), np.float32(0)))
+        y = np.array(
+            [drawn(row, float(u), temperature, top_k, top_p, min_p) for row, u in zip(x, uniform, strict=True)]
+        )
+        yield Case(
+            "sample", f"{temperature}-{top_k}-{top_p}-{min_p}", {"x": x, "uniform": uniform},
+            {"y": y.astype(np.int32), "order": np.zeros((len(x), k), np.int32), "weights": normal(len(x), k)},
+            {"rows": len(x), "columns": x.shape[1], "k": k, "temperature": temperature, "top_p": top_p, "min_p": min_p},
+            scratch=("order", "weights"),
+        )  # fmt: skip
+
+
+def drawn(row: Array, u: float, temperature: float, top_k: int, top_p: float, min_p: float) -> int:
+    p = probabilities(row.astype(np.float64) / temperature)
+    sorts = 0 < top_k < len(row) or top_p < 1
+    ids = sorted(range(len(row)), key=lambda j: (-row[j], j))[: top_k or None] if sorts else list(range(len(row)))
+    p /= p[ids].sum()
+    kept, before = list[int](), 0.0
+    for j in ids:
+        if not sorts or not kept or before < top_p:
+            kept.append(j)
+        before += p[j]
+    kept = [j for j in kept if p[j] >= min_p * p.max()]
+    left = u * p[kept].sum()
+    for j in kept:
+        left -= p[j]
+        if left < 0:
+            return j
+    return kept[-1]
 
 
 def attention_cases() -> Iterator[Case]:
@@ -425,18 +634,21 @@ def softmax_cases() -> Iterator[Case]:
         ((1, 2, 5, 8), "no", "batched", 1, 0),
         ((3, 1, 7, 128), "no", "no", 0, 1),
         ((1, 1, 2, 1000), "no", "no", 0, 0),
+        ((1, 2, 9, 13), "no", "no", 3, 0),
     ):
+        window = causal if causal > 1 else 0
         x = normal(batch, heads, q_len, kv_len, scale=3.0)
         b = normal(1 if bias == "shared" else batch, heads, q_len, kv_len, seed=1) if bias != "no" else None
         m = mask_of(batch, kv_len, mask)
-        y = attended(x.astype(np.float64) + (0 if b is None else b), m, causal)
+        y = attended(x.astype(np.float64) + (0 if b is None else b), m, causal, window)
         yield Case(
             "softmax",
             f"{batch}x{heads}x{q_len}x{kv_len}-{mask}mask-{bias}bias{'-causal' * causal}{'-log' * log}",
             {"x": x, "mask": m, "bias": b},
             {"y": (np.log(y) if log else y).astype(np.float32)},
             {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len,
-             "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "log": log},
+             "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal,
+             "window": window, "log": log},
             flops=5 * x.size,
         )  # fmt: skip
     hidden = np.array([[1, -np.inf, 2, -np.inf]], np.float32)
@@ -444,14 +656,16 @@ def softmax_cases() -> Iterator[Case]:
         yield Case(
             "softmax", f"infinite{'-log' * log}", {"x": hidden, "mask": None, "bias": None},
             {"y": np.array(y, np.float32)},
-            {"batch": 1, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "log": log},
+            {"batch": 1, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "window": 0,
+             "log": log},
         )  # fmt: skip
     far = np.array([[1e4, 0, -1e4, 5], [-1e38, -1e38, 1e38, 0]], np.float32)
     for log in (0, 1):
         y = probabilities(far.astype(np.float64)) if not log else far - far.max(1, keepdims=True).astype(np.float64)
         yield Case(
             "softmax", f"far-apart{'-log' * log}", {"x": far, "mask": None, "bias": None}, {"y": y.astype(np.float32)},
-            {"batch": 2, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "log": log},
+            {"batch": 2, "heads": 1, "q_len": 1, "kv_len": 4, "bias_batch_stride": 0, "causal": 0, "window": 0,
+             "log": log},
         )  # fmt: skip
 
 
@@ -742,6 +956,24 @@ def fill_cases() -> Iterator[Case]:
         yield Case("fill", f"{count}-{value}", {}, {"y": expected}, {"count": count, "value": value}, 0)
 
 
+def quantized_case(layout: str, rows: int, columns: int, inner: int) -> Case:
+    """A quantised linear over zeros, for timing: what it gives is tested in test_quantized.py."""
+    blob = np.zeros(activation_nbytes(layout, rows, inner), np.uint8)
+    return Case(
+        f"linear_{layout}",
+        f"{rows}x{columns}x{inner}",
+        {
+            "x": blob,
+            "weight": np.zeros(weight_nbytes(layout, columns, inner), np.uint8),
+            "bias": normal(columns),
+            "residual": None,
+        },
+        {"y": np.zeros((rows, columns), np.float32)},
+        {"rows": rows, "columns": columns, "inner": inner, "activation": 0},
+        flops=2 * rows * columns * inner,
+    )
+
+
 def benchmark_cases() -> list[Case]:
     """What the kernel benchmark times: the shapes of MiniLM (384 wide) and of BERT base (768) at several lengths."""
     shapes = [(1, 384, 384), (8, 384, 384), (16, 1536, 384), (32, 384, 1536), (128, 384, 384), (128, 1536, 384),
@@ -749,6 +981,7 @@ def benchmark_cases() -> list[Case]:
     return [
         *(linear_case(*shape, bias=True, label="x".join(map(str, shape))) for shape in shapes),
         linear_case(128, 1536, 384, bias=True, activation="gelu", label="128x1536x384-gelu"),
+        *(quantized_case(layout, *shape) for layout in QUANTIZED for shape in shapes[:7]),
         linear_case(128, 384, 384, bias=True, residual=True, label="128x384x384-residual"),
         *(attention_case(1, 12, n, n, 32, mask="right", label=f"12x{n}x{n}x32") for n in (16, 128, 256)),
         attention_case(1, 12, 128, 128, 64, mask="right", label="12x128x128x64"),
@@ -766,6 +999,7 @@ def all_cases() -> list[Case]:
             linear_cases, embedding_cases, layer_norm_cases, attention_cases, matmul_cases, softmax_cases,
             activation_cases, binary_cases, copy_cases, convert_cases, pack_cases, unpack_cases, pool_cases,
             normalize_cases, position_ids_cases, cross_entropy_cases, loss_cases, topk_cases, fill_cases,
+            cached_attention_cases, cache_cases, rms_norm_cases, rope_cases, gated_cases, argmax_cases, sample_cases,
         )
         for case in cases()
     ]  # fmt: skip

@@ -1,14 +1,18 @@
 """Programs on several threads give what one thread gives, to the bit."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inpage import nn, ops
 from inpage.env import env
-from inpage.errors import KernelError
+from inpage.errors import KernelError, OutOfMemoryError
+from inpage.executors import wasm, wasmtime_host
 from inpage.executors.chunks import cut
+from inpage.executors.pages import out_of_memory
+from inpage.executors.threads import say_once
 from inpage.executors.wasm import WasmExecutor
 from inpage.optable import OPS
 from inpage.program import jit, record
@@ -91,3 +95,46 @@ def test_closing_ends_the_helpers(threaded: WasmExecutor) -> None:
     assert len(helpers) == 2
     threaded._stop_helpers()  # pyright: ignore[reportPrivateUsage]
     assert not any(helper._thread.is_alive() for helper in helpers)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("refuse", "variant", "threads", "warnings"),
+    [
+        (lambda shared, pages: pages > 2**15, "relaxed_threads", 3, ["limited to"]),
+        (lambda shared, pages: shared, "relaxed", 1, ["refuses shared memory"]),
+        (lambda shared, pages: shared or pages > 2**13, "relaxed", 1, ["limited to", "refuses shared memory"]),
+    ],
+)
+def test_refused_memory_steps_down_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, refuse: Any, variant: str, threads: int, warnings: list[str]
+) -> None:
+    """An engine that grants less memory, or none that is shared, than was asked for."""
+    instantiate = wasmtime_host.instantiate
+
+    def refusing(module: bytes, shared: bool, pages: int, maximum: int) -> Any:
+        if refuse(shared, maximum):
+            raise out_of_memory(maximum, 0)
+        return instantiate(module, shared, pages, maximum)
+
+    monkeypatch.setattr(wasmtime_host, "instantiate", refusing)
+    say_once.cache_clear()
+    env.wasm.num_threads = 3
+    try:
+        with pytest.warns(UserWarning) as caught:
+            executor = WasmExecutor()
+    finally:
+        env.wasm.reset()
+    said = [str(warning.message) for warning in caught]
+    assert (executor.variant, executor.threads, len(said)) == (variant, threads, len(warnings))
+    assert all(part in message for part, message in zip(warnings, said, strict=True))
+    executor.close()
+
+
+def test_memory_that_is_refused_altogether_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(module: bytes, shared: bool, pages: int, maximum: int) -> Any:
+        raise out_of_memory(maximum, 0)
+
+    monkeypatch.setattr(wasmtime_host, "instantiate", refuse)
+    monkeypatch.setattr(wasm, "relaxed_is_right", lambda: True)
+    with pytest.raises(OutOfMemoryError):
+        WasmExecutor()

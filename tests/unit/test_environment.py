@@ -1,5 +1,6 @@
 """Setting up a machine: what is missing is installed by root, and named to everybody else."""
 
+import os
 import re
 from pathlib import Path
 
@@ -38,11 +39,11 @@ def test_others_are_told_everything_at_once(bare: list[tuple[str, ...]], monkeyp
 
 
 def test_install_that_does_not_help_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "missing", lambda: ["npm"])
+    monkeypatch.setattr(environment, "missing", lambda: ["git"])
     monkeypatch.setattr(build_wheels, "run", lambda *_, **__: "")
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    with pytest.raises(SystemExit, match="Still missing after apt-get install npm: npm"):
+    with pytest.raises(SystemExit, match="Still missing after apt-get install git: git"):
         environment.install_system_packages()
 
 
@@ -70,5 +71,12 @@ def test_old_compilers_are_not_taken_for_rust(tmp_path: Path, monkeypatch: pytes
 def test_requirements_are_pinned_exactly() -> None:
     lines = environment.REQUIREMENTS.read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    assert all(re.fullmatch(r"[\d.]+", version) for version in pins.values())
+    assert all(re.fullmatch(r"[\d.]+(post\d+)?", version) for version in pins.values())
     assert pins["tokenizers"] == build_wheels.TOKENIZERS.version
+
+
+def test_search_paths_start_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/bin:/environment/bin")
+    environment.put_first("PATH", Path("/environment/bin"), Path("/node/bin"))
+    environment.put_first("PATH", Path("/environment/bin"), Path("/node/bin"))
+    assert os.environ["PATH"] == "/environment/bin:/node/bin:/bin"

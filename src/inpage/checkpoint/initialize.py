@@ -24,7 +24,8 @@ def initialize(parameter: nn.Parameter, name: str, module: nn.Module, std: float
     if attribute == "weight" and isinstance(module, nn.Linear | nn.Embedding):
         _fill_normal(parameter, crc32(name.encode()) & 0x7FFFFFFF, std, executor)
         return
-    value = 1.0 if attribute == "weight" and isinstance(module, nn.LayerNorm) else 0.0
+    scales = attribute == "weight" and isinstance(module, nn.LayerNorm | nn.RMSNorm)
+    value = 1.0 - getattr(module, "offset", 0.0) if scales else 0.0
     run_once(lambda: ops.emit("fill", y=parameter, count=parameter.nbytes // 4, value=value), executor)
 
 

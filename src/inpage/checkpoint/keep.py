@@ -57,7 +57,7 @@ class Keeper:
             file = await read_file(source, source.file)
             shapes = {name: parameter.shape for name, parameter in self._model.named_parameters()}
             info = LoadingInfo.from_json(file.metadata[INFO_KEY])
-            return Kept(source, Checkpoint([file], bundles_of(file, shapes), as_stored=True), info)
+            return Kept(source, Checkpoint([file], bundles_of(file, shapes), as_stored=True, is_own=True), info)
         except (CheckpointError, StoreError, ValueError, KeyError, TypeError):
             await source.forget()
             return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CheckpointError, MismatchedShapesError, UnsupportedError
 from ..nn import Parameter
+from ..optable import QUANTIZED
 from .conversion import (
     LEGACY_RENAMINGS,
     Layout,
@@ -82,11 +83,13 @@ def make_plan(
     files: Sequence[CheckpointFile],
     *,
     bundles: Mapping[str, Bundle] | None = None,
+    is_own: bool = False,
     ignore_mismatched_sizes: bool = False,
 ) -> Plan:
     """The plan for an unplaced model. Ties its weights where the checkpoint has one tensor for them.
 
-    `bundles` are quantised weights, which stand for the tensors they are made of. Raises MismatchedShapesError unless
+    `bundles` are quantised weights, which stand for the tensors they are made of; `is_own` says that the tensors are
+    the model's parameters as they are, so that none is to be converted. Raises MismatchedShapesError unless
     told to ignore it, UnsupportedError for dtypes that are not floats, and for quantised weights that are no parameter.
     """
     bundles = bundles or {}
@@ -94,7 +97,8 @@ def make_plan(
     parameters = dict(model.named_parameters())
     info = LoadingInfo()
     shapes = {name: parameter.shape for name, parameter in parameters.items()}
-    layouts, unexpected = resolve_names(tensors, shapes, model.weight_conversions, model.base_model_prefix, info)
+    conversions = () if is_own else model.weight_conversions
+    layouts, unexpected = resolve_names(tensors, shapes, conversions, model.base_model_prefix, info)
     for name in [name for name, layout in layouts.items() if layout.shape != parameters[name].shape]:
         info.mismatched_keys.append((name, layouts[name].shape, parameters[name].shape))
     _check_mismatches(info, type(model).__name__, ignore_mismatched_sizes)
@@ -150,7 +154,8 @@ def resolve_names(
     groups: dict[tuple[WeightConverter, tuple[str, ...]], dict[int, str]] = {}
     for original, tensor in tensors.items():
         name = reduce(lambda name, renaming: renaming.rename(name), renamings, original)
-        converter, source, made = _match(name, converters)
+        # Those who quantise a weight have it as [out, in], whatever it was before.
+        converter, source, made = _match(name, () if tensor.dtype in QUANTIZED else converters)
         targets = tuple(with_prefix(target, prefix, parameters) for target in made)
         if converter is not None and all(target in parameters for target in targets):
             groups.setdefault((converter, targets), {})[source] = original

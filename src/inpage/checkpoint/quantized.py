@@ -11,7 +11,7 @@ Metadata (all values of safetensors' metadata are strings):
     "inpage.quantization"   JSON: {name of a weight: {"layout": layout, "group_size": number}, ...}
 
 A weight "name" of shape [N, K] is kept in up to three tensors; the others of the file are plain F32, F16 or BF16. Names
-are those of the model's parameters in transformers.
+are those of the model's parameters in transformers; weights of layers are [out, in], in GPT-2 as well.
 
     layout  "name"                "name.scale"             "name.offset"     group_size  weight
     q8      I8 [N, K]             F32 [N]                                    K           scale * q

@@ -19,7 +19,7 @@ from ..runtime import gather
 from .files import INDEX, SINGLE, CheckpointFile, read_file, read_headers
 from .layouts import LAYOUT_OF, Dtype
 from .published import published_bundles
-from .quantized import Bundle, bundles_of, file_name
+from .quantized import FORMAT_KEY, Bundle, bundles_of, file_name
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -30,11 +30,16 @@ OFFERED = ("fp16", "q8g", "q8", "q4z", "q4")
 
 
 class Checkpoint(NamedTuple):
-    """Files with the quantised weights in them. `as_stored`: their layouts are to be taken as they are."""
+    """Files with the quantised weights in them.
+
+    `as_stored`: their layouts are to be taken as they are; `is_own`: the tensors are those of the model, as this
+    library writes them.
+    """
 
     files: list[CheckpointFile]
     bundles: dict[str, Bundle]
     as_stored: bool
+    is_own: bool
 
 
 async def open_checkpoint(repository: "Repository", model: "PreTrainedModel", dtype: Dtype) -> Checkpoint:
@@ -70,7 +75,8 @@ def _as_it_is(files: list[CheckpointFile], model: "PreTrainedModel") -> Checkpoi
     config: Any = vars(model.config).get("quantization_config")
     if not bundles and isinstance(config, Mapping):
         bundles = published_bundles(config, {name: info for file in files for name, info in file.tensors.items()})
-    return Checkpoint(files, bundles, bool(bundles))
+    is_own = any(FORMAT_KEY in file.metadata for file in files)
+    return Checkpoint(files, bundles, bool(bundles) or is_own, is_own)
 
 
 async def _from_file(repository: "Repository", model: "PreTrainedModel", dtype: str) -> Checkpoint:
@@ -92,7 +98,7 @@ async def _without_floats(
     if wanted == "auto" and existing:
         return await _from_file(repository, model, existing[0])
     if "fp16" in existing:
-        return Checkpoint([await read_file(repository, file_name("fp16"))], {}, False)
+        return _as_it_is([await read_file(repository, file_name("fp16"))], model)._replace(as_stored=False)
     if existing:
         raise _cannot(repository, wanted, existing, "there are no float weights to make it from") from error
     tried = f", {file_name(wanted)}" if wanted in OFFERED else ""

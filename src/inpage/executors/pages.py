@@ -5,6 +5,7 @@ from ..errors import OutOfMemoryError
 PAGE = 2**16
 MAXIMUM = 2**32 - PAGE
 STEP = 2**24
+SMALLEST_MAXIMUM = 2**28
 
 
 def growth(nbytes: int, size: int, maximum: int) -> tuple[int, ...]:
@@ -17,6 +18,14 @@ def growth(nbytes: int, size: int, maximum: int) -> tuple[int, ...]:
         raise out_of_memory(nbytes, maximum)
     roomy = min(max(exact, size + min(size // 2, STEP) // PAGE * PAGE), maximum)
     return (roomy, exact) if roomy > exact else (exact,)
+
+
+def step_down(maximum: int) -> list[int]:
+    """Maxima to try for a memory, largest first."""
+    goals = [maximum]
+    while goals[-1] // 2 >= SMALLEST_MAXIMUM:
+        goals.append(goals[-1] // 2 // PAGE * PAGE)
+    return goals
 
 
 def out_of_memory(needed: int, available: int) -> OutOfMemoryError:

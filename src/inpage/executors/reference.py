@@ -4,8 +4,8 @@ It works on the same bytes as the kernels (dense row-major arrays, panels for pa
 rounds once, at the end, to the element type of the output. What the ops have in common:
 
 * Arrays are float32 unless the op says otherwise; strides count elements, not bytes.
-* `activation`, `binary`, `layer_norm`, `softmax` and `normalize` may write over an input of the output's size; any
-  other output must not overlap an input.
+* `activation`, `binary`, `layer_norm`, `softmax` and `normalize` may write over an input of the output's size; lines of
+  `copy` with steps of 1 may move to lower addresses in place; any other output must not overlap an input.
 * A masked position is one whose mask is 0. Its score is *replaced* by the lowest float32, so a row of which
   everything is masked attends uniformly, as in transformers. A bias lowers a score no further than that either.
 * An op that refuses its operands writes nothing.
@@ -18,7 +18,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..optable import ACTIVATIONS, BINARY, BY_NUMBER, DTYPES, LAYOUTS, PANEL, POOLING, QUANTIZED, Op
+from ..optable import (
+    ACTIVATIONS,
+    BINARY,
+    BY_NUMBER,
+    CACHE_DTYPES,
+    DTYPES,
+    LAYOUTS,
+    PANEL,
+    POOLING,
+    QUANTIZED,
+    Op,
+    cache_head_words,
+)
 from ..program import REGISTERS
 from . import reference_quantized as quantized
 from .base import Executor
@@ -139,18 +151,35 @@ def log_softmax(scores: Array) -> Array:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def adjusted(m: Memory, scores: Array, mask: int, bias: int, bias_batch_stride: int, causal: int) -> Array:
+def adjusted(m: Memory, scores: Array, mask: int, bias: int, bias_batch_stride: int, causal: int, window: int,
+             mask_stride: int) -> Array:  # fmt: skip
     """Scores [batch, heads, q_len, kv_len] with the bias added, and the lowest float32 where nothing may be seen."""
     batch, _, q_len, kv_len = scores.shape
     if bias:
         strides = (bias_batch_stride, q_len * kv_len, kv_len, 1)
         scores = np.maximum(scores + m.strided(bias, scores.shape, strides).astype(np.float64), LOWEST)
     if mask:
-        scores = np.where(m.integers(mask, batch, 1, 1, kv_len) == 0, LOWEST, scores)
+        seen = m.strided(mask, (batch, 1, 1, kv_len), (mask_stride, 0, 0, 1), np.int32)
+        scores = np.where(seen == 0, LOWEST, scores)
     if causal:
-        future = np.arange(kv_len)[None, :] > np.arange(q_len)[:, None] + (kv_len - q_len)
-        scores = np.where(future, LOWEST, scores)
+        last, keys = np.arange(q_len)[:, None] + (kv_len - q_len), np.arange(kv_len)[None, :]
+        scores = np.where((keys > last) | (window > 0) & (keys <= last - window), LOWEST, scores)
     return scores
+
+
+def head_vectors(m: Memory, address: int, shape: tuple[int, int, int], row_words: int, capacity: int, dtype: int,
+                 head_dim: int) -> Array:  # fmt: skip
+    """[batch, length, heads, head_dim] of a cache whose batch items are `capacity` rows of `row_words` words apart."""
+    name = CACHE_DTYPES[dtype]
+    words = cache_head_words(name, head_dim)
+    steps = (capacity * row_words, row_words, words, 1)
+    stored = np.ascontiguousarray(m.strided(address, (*shape, words), steps, np.uint32))
+    if name == "f32":
+        return stored.view(np.float32).astype(np.float64)
+    if name == "f16":
+        return stored.view(np.float16)[..., :head_dim].astype(np.float64)
+    quants = np.ascontiguousarray(stored[..., 1:]).view(np.int8)[..., :head_dim]
+    return stored[..., :1].view(np.float32).astype(np.float64) * quants
 
 
 # Ops
@@ -208,26 +237,31 @@ def layer_norm(m: Memory, y: int, x: int, residual: int, weight: int, bias: int,
 
 def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, batch: int, heads: int, kv_heads: int,
               q_len: int, kv_len: int, head_dim: int, q_stride: int, k_stride: int, v_stride: int,
-              bias_batch_stride: int, causal: int, scale: float) -> None:  # fmt: skip
+              bias_batch_stride: int, causal: int, scale: float, capacity: int, mask_stride: int, window: int,
+              cache_dtype: int, softcap: float) -> None:  # fmt: skip
     """y [batch, q_len, heads, head_dim] = softmax(scale * q k^T + bias, masked) v, head by head.
 
-    q is [batch, q_len, heads, head_dim], k and v are [batch, kv_len, kv_heads, head_dim]; `q_stride`, `k_stride` and
-    `v_stride` are the elements from one position to the next (so q, k and v may lie side by side), a batch item
-    is q_len or kv_len such steps. Head h reads key head h // (heads / kv_heads). mask is int32 [batch, kv_len];
-    bias is [batch, heads, q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all).
-    causal: query i sees keys up to i + kv_len - q_len.
+    q is [batch, q_len, heads, head_dim], k and v are [batch, kv_len, kv_heads] head vectors of the cache dtype;
+    `q_stride` is the elements, `k_stride` and `v_stride` are the 32-bit words from one position to the next (so q, k
+    and v may lie side by side). A batch item of q is q_len such steps, one of k and v `capacity` steps. Head h reads
+    key head h // (heads / kv_heads). mask is int32 [batch, kv_len], its rows `mask_stride` apart; bias is [batch,
+    heads, q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all). softcap: scores s become
+    softcap * tanh(s / softcap) before the bias. causal: query i sees keys up to i + kv_len - q_len, and of these the
+    last `window` if that is not 0. Refuses more keys than `capacity`.
     """
+    if kv_len > capacity:
+        raise Refused
     group = heads // kv_heads
-
-    def positions(address: int, length: int, count: int, stride: int) -> Array:
-        strides = (length * stride, stride, head_dim, 1)
-        return m.strided(address, (batch, length, count, head_dim), strides).astype(np.float64)
-
-    queries = positions(q, q_len, heads, q_stride)
-    keys = positions(k, kv_len, kv_heads, k_stride).repeat(group, axis=2)
-    values = positions(v, kv_len, kv_heads, v_stride).repeat(group, axis=2)
+    strides = (q_len * q_stride, q_stride, head_dim, 1)
+    queries = m.strided(q, (batch, q_len, heads, head_dim), strides).astype(np.float64)
+    keys, values = (
+        head_vectors(m, address, (batch, kv_len, kv_heads), stride, capacity, cache_dtype, head_dim).repeat(group, 2)
+        for address, stride in ((k, k_stride), (v, v_stride))
+    )
     scores = scale * np.einsum("bihd,bjhd->bhij", queries, keys)
-    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal, window, mask_stride)
     m.put(y, np.einsum("bhij,bjhd->bihd", np.exp(log_softmax(scores)), values))
 
 
@@ -246,13 +280,13 @@ def matmul(m: Memory, c: int, a: int, b: int, outer: int, middle: int, rows: int
 
 
 def softmax(m: Memory, y: int, x: int, mask: int, bias: int, batch: int, heads: int, q_len: int, kv_len: int,
-            bias_batch_stride: int, causal: int, log: int) -> None:  # fmt: skip
+            bias_batch_stride: int, causal: int, window: int, log: int) -> None:  # fmt: skip
     """y = softmax (or its logarithm) of x + bias over the last axis of [batch, heads, q_len, kv_len].
 
-    mask, bias and causal are as in `attention`.
+    mask [batch, kv_len], bias, causal and window are as in `attention`.
     """
     scores = m.floats(x, batch, heads, q_len, kv_len)
-    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal)
+    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal, window, kv_len)
     result = log_softmax(scores)
     m.put(y, result if log else np.exp(result))
 
@@ -390,11 +424,133 @@ def fill(m: Memory, y: int, count: int, value: float) -> None:
     m.put(y, np.full(count, value))
 
 
+def rms_norm(m: Memory, y: int, x: int, weight: int, rows: int, dim: int, eps: float, offset: float) -> None:
+    """y [rows, dim] = x / sqrt(mean of x squared + eps) * (weight [dim] + offset)."""
+    values = m.floats(x, rows, dim)
+    scale = 1 / np.sqrt((values**2).mean(-1, keepdims=True) + eps)
+    m.put(y, values * scale * (m.floats(weight, dim) + offset))
+
+
+def positions(m: Memory, y: int, rows: int, length: int, start: int) -> None:
+    """y, int32 [rows, length]: start, start + 1, ... in every row."""
+    m.put(y, np.tile(np.arange(start, start + length), (rows, 1)), np.int32)
+
+
+def rotary_tables(m: Memory, y: int, positions: int, frequencies: int, count: int, half: int, scale: float) -> None:
+    """y [count, 2, half] = cosines and sines of positions (int32 [count]) times frequencies [half], times scale.
+
+    The angle is rounded to float32 before its cosine is taken.
+    """
+    places = m.integers(positions, count).astype(np.float32)
+    angles = (places[:, None] * m.array(frequencies, (half,))).astype(np.float64)
+    m.put(y, scale * np.stack([np.cos(angles), np.sin(angles)], 1))
+
+
+def rope(m: Memory, y: int, x: int, tables: int, rows: int, heads: int, head_dim: int, half: int,
+         interleaved: int) -> None:  # fmt: skip
+    """y [rows, heads, head_dim]: pairs (a, b) of x become (a cos - b sin, b cos + a sin); tables are [rows, 2, half].
+
+    Pair j is elements j and half + j, or 2 j and 2 j + 1 if interleaved; elements from 2 * half on stay.
+    """
+    if 2 * half > head_dim:
+        raise Refused
+    result = m.floats(x, rows, heads, head_dim)
+    cosines, sines = m.floats(tables, rows, 2, 1, half).transpose(1, 0, 2, 3)
+    first, second = (np.s_[..., : 2 * half : 2], np.s_[..., 1 : 2 * half : 2]) if interleaved else (
+        np.s_[..., :half], np.s_[..., half : 2 * half])  # fmt: skip
+    a, b = result[first].copy(), result[second].copy()
+    result[first], result[second] = a * cosines - b * sines, b * cosines + a * sines
+    m.put(y, result)
+
+
+def gated(m: Memory, y: int, gate: int, up: int, rows: int, columns: int, gate_stride: int, up_stride: int,
+          activation: int) -> None:  # fmt: skip
+    """y [rows, columns] = activation(gate) * up, whose rows are `gate_stride` and `up_stride` apart."""
+    left = m.strided(gate, (rows, columns), (gate_stride, 1)).astype(np.float64)
+    m.put(y, activate(left, activation) * m.strided(up, (rows, columns), (up_stride, 1)))
+
+
+def cache_append(m: Memory, y: int, x: int, batch: int, length: int, heads: int, head_dim: int, capacity: int,
+                 position: int, dtype: int) -> None:  # fmt: skip
+    """Rows position .. position + length - 1 of the cache y = x [batch, length, heads, head_dim], in its dtype.
+
+    q8 takes each head vector in 127 steps to its largest magnitude. Refuses rows past `capacity`.
+    """
+    if position + length > capacity:
+        raise Refused
+    name, values = CACHE_DTYPES[dtype], m.array(x, (batch, length, heads, head_dim))
+    words = cache_head_words(name, head_dim)
+    rows = m.array(y, (batch, capacity, heads, words), np.uint32)[:, position : position + length]
+    if name == "f32":
+        rows[...] = values.view(np.uint32)
+    elif name == "f16":
+        padded = np.zeros((batch, length, heads, 2 * words), np.float16)
+        padded[..., :head_dim] = values
+        rows[...] = padded.view(np.uint32)
+    else:
+        highest = np.abs(values).max(-1, keepdims=True)
+        inverse = np.divide(np.float32(127), highest, where=highest > 0, out=np.zeros_like(highest))
+        padded = np.zeros((batch, length, heads, 4 * (words - 1)), np.int8)
+        padded[..., :head_dim] = np.rint(values * inverse)
+        rows[..., :1] = (highest / np.float32(127)).view(np.uint32)
+        rows[..., 1:] = padded.view(np.uint32)
+
+
+def cache_read(m: Memory, y: int, x: int, batch: int, length: int, heads: int, head_dim: int, capacity: int,
+               dtype: int) -> None:  # fmt: skip
+    """y [batch, length, heads, head_dim] = the first `length` rows of every batch item of the cache x."""
+    words = cache_head_words(CACHE_DTYPES[dtype], head_dim)
+    m.put(y, head_vectors(m, x, (batch, length, heads), heads * words, capacity, dtype, head_dim))
+
+
+def gather(m: Memory, y: int, x: int, index: int, count: int, rows: int, words: int, stride: int) -> None:
+    """y[i] = x[index[i]] for i < count: the first rows * words 32-bit elements of items `stride` elements apart.
+
+    index is int32 [count]. Refuses an index outside 0 .. count - 1.
+    """
+    places = m.integers(index, count)
+    if ((places < 0) | (places >= count)).any():
+        raise Refused
+    shape, strides = (count, rows * words), (stride, 1)
+    m.strided(y, shape, strides, np.uint32)[...] = m.strided(x, shape, strides, np.uint32)[places]
+
+
+def argmax(m: Memory, y: int, x: int, rows: int, columns: int) -> None:
+    """y, int32 [rows]: index of the largest of each row of x [rows, columns], the first if there are several."""
+    m.put(y, m.array(x, (rows, columns)).argmax(1), np.int32)
+
+
+def sample(m: Memory, y: int, order: int, weights: int, x: int, uniform: int, rows: int, columns: int, k: int,
+           temperature: float, top_p: float, min_p: float) -> None:  # fmt: skip
+    """y, int32 [rows]: an index of each row of x [rows, columns], drawn by softmax(x / temperature).
+
+    Only the k largest take part; of these, in descending order, those before which less than top_p lies; and of these
+    those with at least min_p times the probability of the largest. `uniform` [rows] in [0, 1) chooses: the first index
+    at which the sum of probabilities exceeds it, in descending order, or in order of the indices if k = columns and
+    top_p = 1. `order` int32 [rows, k] and `weights` [rows, k] are scratch. Refuses k outside 1 .. columns and
+    temperatures that are not positive.
+    """
+    if not 1 <= k <= columns or not temperature > 0:
+        raise Refused
+    sorts = k < columns or top_p < 1
+    chosen: list[int] = []
+    for row, u in zip(m.floats(x, rows, columns), m.floats(uniform, rows), strict=True):
+        ids = np.argsort(-row, kind="stable")[:k] if sorts else np.arange(columns)
+        p = np.exp((row[ids] - row.max()) / temperature)
+        kept = p >= min_p
+        if sorts:
+            kept[1:] &= (np.cumsum(p) - p)[1:] < top_p * p.sum()
+        p[~kept] = 0
+        chosen.append(int(ids[np.argmax(np.cumsum(p) > u * p.sum())]))
+    m.put(y, np.array(chosen), np.int32)
+
+
 FUNCTIONS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
         embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
         pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
+        rms_norm, positions, rotary_tables, rope, gated, cache_append, cache_read, gather, argmax, sample,
         quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
         pack_published,
     )

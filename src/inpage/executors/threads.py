@@ -47,6 +47,6 @@ def wanted() -> int:
 
 
 @cache
-def say_once(reason: str) -> None:
-    """Warn that there is one thread only, once for each reason."""
-    warnings.warn(f"inpage computes on one thread: {reason}", stacklevel=2)
+def say_once(what: str) -> None:
+    """Warn of what runs otherwise than asked, once."""
+    warnings.warn(what, stacklevel=2)

@@ -9,13 +9,13 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 from ..env import env
-from ..errors import ConfigError, UnsupportedError
+from ..errors import ConfigError, OutOfMemoryError, UnsupportedError
 from ..optable import OPS, QUANTIZED
 from ..runtime import IN_PYODIDE
 from . import threads
 from .base import Executor
 from .chunks import cut
-from .pages import MAXIMUM, PAGE, growth, out_of_memory
+from .pages import MAXIMUM, PAGE, growth, out_of_memory, step_down
 
 INITIAL_PAGES = 32
 STALLED = 0x80000000  # the highest bit of a status of `run_threads`
@@ -113,12 +113,15 @@ def _threads() -> int:
     """Threads to run on here."""
     count = threads.wanted()
     if count > 1 and not threads.can_block():
-        threads.say_once("this thread of the page must not wait for others. Run inpage in a Web Worker.")
+        threads.say_once(
+            "inpage computes on one thread: this thread of the page must not wait for others. Run inpage in a Web Worker."
+        )
         return 1
     if count > 1 and not host().can_share():
         threads.say_once(
-            "the page is not cross-origin isolated. Serve it with the headers Cross-Origin-Opener-Policy: same-origin "
-            "and Cross-Origin-Embedder-Policy: require-corp, or load isolation.js, to use several."
+            "inpage computes on one thread: the page is not cross-origin isolated. Serve it with the headers "
+            "Cross-Origin-Opener-Policy: same-origin and Cross-Origin-Embedder-Policy: require-corp, or load "
+            "isolation.js, to use several."
         )
         return 1
     return count
@@ -150,8 +153,7 @@ class WasmExecutor(Executor):
         variant = variant or env.wasm.variant
         self.threads = 1 if variant and not _is_shared(variant) else _threads()
         self.variant = choose(variant, shared=self.threads > 1)
-        shared = _is_shared(self.variant)
-        self._instance = host().instantiate(kernels(self.variant), shared, INITIAL_PAGES, self._maximum // PAGE)
+        self._instance = self._open([self.variant] if variant or self.threads == 1 else [self.variant, choose()])
         super().__init__(self._instance.heap_base)
         self._helpers: list[threads.Helper] = []
         self._control = 0
@@ -184,6 +186,26 @@ class WasmExecutor(Executor):
         self._stop_helpers()
         self._instance.close()
 
+    def _open(self, variants: list[str]) -> Instance:
+        """Kernels of the first variant and with the largest memory that the engine grants, saying what it refused.
+
+        Engines may reserve the whole maximum, and refuse what the machine or the browser's settings do not have.
+        """
+        attempts = [(variant, maximum) for variant in variants for maximum in step_down(self._maximum)]
+        for variant, maximum in attempts:
+            try:
+                instance = host().instantiate(kernels(variant), _is_shared(variant), INITIAL_PAGES, maximum // PAGE)
+            except OutOfMemoryError:
+                continue
+            if maximum < self._maximum:
+                threads.say_once(f"kernel memory is limited to {maximum:,} bytes, as the engine refuses more.")
+            if variant != self.variant:
+                self.threads = 1
+                threads.say_once("inpage computes on one thread: the engine refuses shared memory.")
+            self.variant, self._maximum = variant, maximum
+            return instance
+        raise out_of_memory(attempts[-1][1], 0)
+
     def _start_helpers(self) -> None:
         self._control = self.allocate(threads.CONTROL_BYTES)
         self.write(self._control, bytes(threads.CONTROL_BYTES))
@@ -201,7 +223,7 @@ class WasmExecutor(Executor):
         """A helper went away in the middle of its work: do the rest, and all later programs, without helpers."""
         self._stop_helpers()
         self.threads = 1
-        threads.say_once("a helper thread stopped answering.")
+        threads.say_once("inpage computes on one thread: a helper thread stopped answering.")
         status = self._instance.call("run", address + 4 * position, words - position, registers)
         return status and status + position
 

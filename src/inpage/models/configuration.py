@@ -130,6 +130,8 @@ class PreTrainedConfig(Awaitable):
         if self.problem_type == "single_label_classification" and self.num_labels == 1:
             raise self._error("num_labels", "2 or more for single_label_classification", 1)
         heads, width = getattr(self, "num_attention_heads", None), getattr(self, "hidden_size", None)
+        if getattr(self, "head_dim", None) is not None:
+            return
         if heads is not None and width is not None and (heads < 1 or width % heads):
             raise self._error("hidden_size", f"a multiple of the {heads} attention heads", width)
 

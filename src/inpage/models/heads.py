@@ -101,23 +101,14 @@ class QuestionAnswerer(HeadModel):
             inputs[name] = Tensor.from_values(clamped, "int32")
 
 
-class SequenceClassifier(HeadModel):
-    """Class scores, or regression values, for every sequence.
+class SequenceLabels(PreTrainedModel):
+    """The loss of class scores, or regression values, for every sequence.
 
-    The loss follows `config.problem_type`; without it, one label means regression, integer labels [B] one class of
+    It follows `config.problem_type`; without it, one label means regression, integer labels [B] one class of
     many, and float labels [B, C] any number of classes.
     """
 
     label_names = ("labels",)
-
-    def classify(self, outputs: ModelOutput) -> Tensor:
-        """Outputs of the base model -> logits [B, C]."""
-        raise NotImplementedError
-
-    def forward(self, labels: Tensor | None = None, **inputs: Any) -> ModelOutput:
-        outputs = self.base_model.forward(**inputs)
-        logits = self.classify(outputs)
-        return with_head(outputs, None if labels is None else self.loss(logits, labels), logits=logits)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         kind = self.problem_type(labels)
@@ -146,6 +137,19 @@ class SequenceClassifier(HeadModel):
         if labels.size != expected:
             raise InputError(f"Labels for {kind} must be {expected} values, found shape {list(labels.shape)}.")
         inputs["labels"] = labels
+
+
+class SequenceClassifier(SequenceLabels, HeadModel):
+    """Class scores, or regression values, for every sequence, with the loss of `SequenceLabels`."""
+
+    def classify(self, outputs: ModelOutput) -> Tensor:
+        """Outputs of the base model -> logits [B, C]."""
+        raise NotImplementedError
+
+    def forward(self, labels: Tensor | None = None, **inputs: Any) -> ModelOutput:
+        outputs = self.base_model.forward(**inputs)
+        logits = self.classify(outputs)
+        return with_head(outputs, None if labels is None else self.loss(logits, labels), logits=logits)
 
 
 class PooledClassifier(SequenceClassifier):

@@ -35,6 +35,7 @@ class PreTrainedModel(nn.Module, Awaitable):
     base_model_prefix: ClassVar[str] = ""
     input_names: ClassVar[tuple[str, ...]] = ()
     label_names: ClassVar[tuple[str, ...]] = ()
+    option_names: ClassVar[tuple[str, ...]] = ()  # keywords of `forward` that are no tensors
     tied_weights_keys: ClassVar[dict[str, str]] = {}
     keys_to_ignore_on_load_missing: ClassVar[tuple[str, ...]] = ()
     # Once a buffer in checkpoints, now computed.
@@ -104,8 +105,10 @@ class PreTrainedModel(nn.Module, Awaitable):
         config = self.config
         if self._run is None:
             self._run = self.jit(self.forward)
+        options = {name: named.pop(name) for name in self.option_names if name in named}
         outputs = self._run(
-            **self.prepare_inputs(named),
+            **self.prepare_inputs(named, **options),
+            **options,
             output_hidden_states=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             output_attentions=config.output_attentions if output_attentions is None else output_attentions,
         )
@@ -115,7 +118,16 @@ class PreTrainedModel(nn.Module, Awaitable):
         """`program.jit` on this model's executor, for functions that call `forward`. Freed with the model."""
         return ModelFunction(self, function)
 
-    def prepare_inputs(self, named: Mapping[str, Any]) -> dict[str, Tensor]:
+    @classmethod
+    def config_values(cls, values: dict[str, Any], name: str) -> dict[str, Any]:
+        """The part of the `config.json` of repository `name` that is about this class."""
+        return values
+
+    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
+        """Run a recorded function over this model; here a family adds what only it knows."""
+        return recorded(**arguments)
+
+    def prepare_inputs(self, named: Mapping[str, Any], **options: Any) -> dict[str, Tensor]:
         """Host tensors of the inputs that are not None, in the order in which the model declares them.
 
         Raises InputError for unknown names, wrong shapes, and both or none of `input_ids` and `inputs_embeds`.
@@ -174,7 +186,7 @@ class ModelFunction:
     def __call__(self, **arguments: Any) -> Any:
         """As `program.Recorded`. Raises DisposedError once the model is gone."""
         _ = self._model.executor
-        return self._recorded(**arguments)
+        return self._model.replay(self._recorded, arguments)
 
     def dispose(self) -> None:
         """Free the programs."""
@@ -224,6 +236,7 @@ async def load(
     await repository.expect(*(["config.json"] if config is None else []), WEIGHTS_FILE)
     values = await read_config(repository) if config is None else config.to_dict()
     model_class = choose(values, repository.name)
+    values = model_class.config_values(values, repository.name)
     if config is None:
         _check_model_type(model_class, values, repository.name)
         config = model_class.config_class.from_dict(values, **overrides)

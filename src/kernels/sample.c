@@ -1,0 +1,73 @@
+/* Choosing the next token from its scores. */
+#include "math.h"
+#include "topk.h"
+
+int op_argmax(const Instruction *i, int part, int parts) {
+    int rows = INT(ARGMAX_ROWS), columns = INT(ARGMAX_COLUMNS), end = split(rows, part + 1, parts);
+    for (int r = split(rows, part, parts); r < end; r++) {
+        const float *x = INPUT(ARGMAX_X) + r * columns;
+        f32x4 a = splat(x[0]), b = a;
+        int j = 0, best = 0;
+        for (; j + 8 <= columns; j += 8) {
+            a = vec_max(a, load(x + j));
+            b = vec_max(b, load(x + j + 4));
+        }
+        float highest = max_lanes(vec_max(a, b));
+        for (; j < columns; j++) highest = x[j] > highest ? x[j] : highest;
+        while (best < columns - 1 && x[best] != highest) best++;
+        ADDRESS(int32_t, ARGMAX_Y)[r] = best;
+    }
+    return 0;
+}
+
+/* Weights of scores relative to the highest, and their sum; those below `least` are 0. */
+static double weigh(float *weights, const float *x, int count, float highest, float scale, float least) {
+    const Exp2 k = exp2_constants();
+    double total = 0;
+    for (int j = 0; j < count; j += 4) {
+        f32x4 t = (load_some(x + j, count - j) - splat(highest)) * splat(scale);
+        f32x4 w = select(t > -79, vec_exp2(t, &k), splat(0));
+        w = select(w >= least, w, splat(0));
+        store_some(weights + j, w, count - j);
+        for (int lane = 0; lane < minimum(count - j, 4); lane++) total += w[lane];
+    }
+    return total;
+}
+
+/* The first item at which the sum of weights passes `goal`. */
+static int draw(const float *weights, int count, double goal) {
+    double sum = 0;
+    int last = 0;
+    for (int j = 0; j < count; j++) {
+        if (weights[j] > 0) last = j;
+        sum += weights[j];
+        if (sum > goal) return j;
+    }
+    return last;
+}
+
+int op_sample(const Instruction *i, int part, int parts) {
+    int rows = INT(SAMPLE_ROWS), columns = INT(SAMPLE_COLUMNS), k = INT(SAMPLE_K), end = split(rows, part + 1, parts);
+    float temperature = FLOAT(SAMPLE_TEMPERATURE), top_p = FLOAT(SAMPLE_TOP_P), min_p = FLOAT(SAMPLE_MIN_P);
+    if (k < 1 || k > columns || !(temperature > 0)) return 1;
+    float scale = LOG2E / temperature;
+    for (int r = split(rows, part, parts); r < end; r++) {
+        const float *x = INPUT(SAMPLE_X) + r * columns;
+        float *weights = OUTPUT(SAMPLE_WEIGHTS) + r * k;
+        int32_t *order = ADDRESS(int32_t, SAMPLE_ORDER) + r * k, *y = ADDRESS(int32_t, SAMPLE_Y) + r;
+        double uniform = INPUT(SAMPLE_UNIFORM)[r];
+        if (k == columns && top_p >= 1) {
+            float highest = x[0];
+            for (int j = 1; j < columns; j++) highest = x[j] > highest ? x[j] : highest;
+            *y = draw(weights, columns, uniform * weigh(weights, x, columns, highest, scale, min_p));
+            continue;
+        }
+        Heap heap = {weights, order};
+        select_largest(&heap, x, columns, k);
+        double total = weigh(weights, weights, k, weights[0], scale, 0), kept = 0;
+        int count = 0;
+        while (count < k && (!count || kept < top_p * total) && weights[count] >= min_p) kept += weights[count++];
+        *y = order[draw(weights, count, uniform * kept)];
+    }
+    return 0;
+}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inpage import nn
-from inpage.checkpoint import CheckpointWriter, LoadingInfo, load_weights
+from inpage.checkpoint import CheckpointWriter, LoadingInfo, Transpose, WeightConverter, load_weights
 from inpage.checkpoint import bundles as bundles_module
 from inpage.checkpoint import writer as writer_module
 from inpage.errors import (
@@ -37,6 +37,12 @@ class Tiny(PreTrainedModel):
         self.norm = nn.LayerNorm(5)
         self.linear = nn.Linear(INNER, ROWS)
         self.odd = nn.Linear(37, 11, bias=False)
+
+
+class Turned(Tiny):
+    """Its checkpoints have the weight of the layer as [in, out]."""
+
+    weight_conversions = (WeightConverter((r"^linear\.weight$",), ("linear.weight",), (Transpose(),)),)
 
 
 @pytest.fixture(params=["reference", "wasm"])
@@ -70,9 +76,16 @@ def floats() -> dict[str, Array]:
 class Loaded:
     """A `Tiny` filled from files; freed at the end of the block."""
 
-    def __init__(self, executor: Executor, files: dict[str, bytes], config: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        files: dict[str, bytes],
+        config: Any = None,
+        model_class: type[Tiny] = Tiny,
+        **options: Any,
+    ) -> None:
         self.repository: Any = MemoryRepository(files, chunk=777)
-        self.model = Tiny(PreTrainedConfig(**({"quantization_config": config} if config else {})))
+        self.model = model_class(PreTrainedConfig(**({"quantization_config": config} if config else {})))
         self.model._executor = executor
         self.info: LoadingInfo = finish(load_weights(self.model, self.repository, **options))
 
@@ -165,6 +178,23 @@ def test_mixed_layouts_stay_as_they_are(executor: Executor) -> None:
     with Loaded(executor, {"model.q4.safetensors": data}, dtype="q4") as again:
         assert again.layouts()["odd.weight"] == "panels"
         np.testing.assert_array_equal(again.values()["odd.weight"], values["odd.weight"])
+
+
+@pytest.mark.parametrize("dtype", ["q4", "fp16", {"linear.*": "fp32", "*": "q8"}])
+def test_weights_are_never_turned_twice(executor: Executor, dtype: Any) -> None:
+    plain_values = plain()
+    values = plain_values | {"linear.weight": RNG.normal(size=(ROWS, INNER)).astype(np.float32)}
+    turned = values | {"linear.weight": values["linear.weight"].T.copy()}
+    with Loaded(executor, {SINGLE: encode(values)}, dtype=dtype) as loaded:
+        expected = loaded.values()["linear.weight"]
+    with Loaded(executor, {SINGLE: encode(turned)}, model_class=Turned, dtype=dtype) as made:
+        np.testing.assert_array_equal(made.values()["linear.weight"], expected)
+        data = made.file()
+    with Loaded(executor, {SINGLE: data}, model_class=Turned) as again:
+        np.testing.assert_array_equal(again.values()["linear.weight"], expected)
+    weight = Weight(32, False)
+    with Loaded(executor, {SINGLE: encode(plain_values | weight.gptq())}, GPTQ, Turned) as published:
+        np.testing.assert_allclose(published.values()["linear.weight"], weight.values(), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize(

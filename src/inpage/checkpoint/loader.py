@@ -92,9 +92,7 @@ async def _fill(
 ) -> LoadingInfo:
     """Place and fill the parameters of a skeleton. Gives all memory back if that fails."""
     files, bundles, as_stored, is_own = checkpoint
-    plan = make_plan(
-        model, files, bundles=bundles, is_own=is_own, ignore_mismatched_sizes=ignore_mismatched_sizes
-    )
+    plan = make_plan(model, files, bundles=bundles, is_own=is_own, ignore_mismatched_sizes=ignore_mismatched_sizes)
     if as_stored:
         layouts_as_stored(model, plan, files)
     else:

@@ -87,8 +87,8 @@ class CausalModel(PreTrainedModel):
         if text is None or values.get("model_type") == cls.config_class.model_type:
             return values
         warnings.warn(
-            f"{name} holds a {values.get('model_type')!r} model of several parts; {cls.__name__} loads only the one for "
-            "text.",
+            f"{name} holds a {values.get('model_type')!r} model of several parts; {cls.__name__} loads only the one "
+            "for text.",
             stacklevel=2,
         )
         shared = {key: values[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in values}

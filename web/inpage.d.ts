@@ -286,11 +286,11 @@ export interface TextStream<Result> extends AsyncIterable<string> {
  *
  * Leaving the loop aborts the call.
  */
-export function stream<Input, Result>(
-  generate: (input: Input, options?: TextGenerationOptions) => Promise<Result>,
-  input: Input,
+export function stream(
+  generate: TextGenerationPipeline,
+  input: string | ChatMessage[],
   options?: TextGenerationOptions,
-): TextStream<Result>;
+): TextStream<{ generated_text: any }[]>;
 
 export interface ZeroShotClassificationPipeline extends Pipeline {
   (text: string, labels: string | string[], options?: ZeroShotClassificationOptions): Promise<Ranking>;

@@ -31,7 +31,7 @@ let stopping = new AbortController();
 /** The pipeline with its tokenizer and the size of its context, loaded once. */
 function load() {
   const { signal } = stopping;
-  chat ??= showLoading("269 MB, downloaded once", async (progress_callback) => {
+  chat ??= showLoading("273 MB, downloaded once", async (progress_callback) => {
     const options = { dtype: DTYPE, progress_callback, signal };
     const generate = await pipeline("text-generation", `./models/${MODEL}/`, options);
     const config = await (await generate.model).config;

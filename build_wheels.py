@@ -12,6 +12,7 @@ It is also the build backend of pyproject.toml, so `pip install .` compiles the 
 import argparse
 import base64
 import fcntl
+import gzip
 import hashlib
 import importlib.metadata
 import io
@@ -97,6 +98,7 @@ class Download(NamedTuple):
 PYODIDE_CORE = Download(
     "pyodide", "314.0.7", "pyodide-314.0.7.tgz", "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"
 )
+SNAPSHOT = "inpage-snapshot.bin.gz"
 CORE_FILES = ("pyodide.mjs", "pyodide.js", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 WHEEL_TAG = "pyemscripten_2026_0_wasm32"
 TOKENIZERS = Download(
@@ -502,6 +504,21 @@ def runtime_files(inpage: tuple[str, bytes], tokenizers: tuple[str, bytes]) -> d
     return files
 
 
+def snapshot(files: Mapping[str, bytes]) -> bytes:
+    """Memory of Pyodide with inpage imported, compressed, made by Node.js from the runtime folder's files."""
+    key = content_key(*(hashlib.sha256(files[name]).hexdigest() for name in sorted(files)), [PYODIDE / "snapshot.mjs"])
+    path, stamp = BUILD / SNAPSHOT, BUILD / "snapshot.key"
+    with locked("snapshot"):
+        if not (path.exists() and stamp.exists() and stamp.read_text() == key):
+            with reported("snapshot"), tempfile.TemporaryDirectory(dir=BUILD) as folder:
+                for name, data in files.items():
+                    Path(folder, name).write_bytes(data)
+                run("node", PYODIDE / "snapshot.mjs", folder, f"{folder}/snapshot")
+                write(path, gzip.compress(Path(folder, "snapshot").read_bytes(), 9, mtime=0))
+            stamp.write_text(key)
+    return path.read_bytes()
+
+
 def build(target: str, dist: Path = DIST) -> None:
     """Bring one target up to date."""
     if target == "kernels":
@@ -515,7 +532,8 @@ def build(target: str, dist: Path = DIST) -> None:
         for package, (name, data) in wheels.items():
             replace_files(dist, f"{package}-*.whl", {name: data})
         if target == "runtime":
-            replace_files(dist / "runtime", "*", runtime_files(**wheels))
+            files = runtime_files(**wheels)
+            replace_files(dist / "runtime", "*", {**files, SNAPSHOT: snapshot(files)})
     return None
 
 

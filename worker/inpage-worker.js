@@ -32,9 +32,9 @@ async function boot({ id, method, params }) {
   try {
     if (method !== "boot" || !runtime) throw new Error("the first message must be boot {runtimeURL}");
     report("pyodide", 0);
-    const { loadPyodide } = await import(/* webpackIgnore: true */ new URL("pyodide.mjs", runtime).href);
-    report("packages", 20);
-    const pyodide = await loadPyodide({ indexURL: runtime, packages: ["inpage"] });
+    const pyodide = await startPython(runtime);
+    report("packages", 50);
+    await pyodide.loadPackage("inpage", { messageCallback: () => {} });
     report("inpage", 90);
     Object.assign(globalThis, { pyodide }); // for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
@@ -47,6 +47,53 @@ async function boot({ id, method, params }) {
       hint: "Serve the folder that build_wheels.py makes (dist/runtime), and set env.runtimeURL to its URL.",
     });
   }
+}
+
+/**
+ * Pyodide, from the memory snapshot beside it where there is one that fits, else the plain way, which takes ten times
+ * as long.
+ * @param {string} runtime
+ */
+async function startPython(runtime) {
+  const load = (/** @type {string} */ name) => import(/* webpackIgnore: true */ new URL(name, runtime).href);
+  const [response, { loadPyodide }] = await Promise.all([
+    fetch(new URL("inpage-snapshot.bin.gz", runtime)).catch(() => undefined),
+    load("pyodide.mjs"),
+    load("pyodide.asm.mjs"), // by Pyodide itself, later
+  ]);
+  if (!response?.ok) return loadPyodide({ indexURL: runtime });
+  try {
+    return await wake(unpack(response), runtime, loadPyodide, (await load("pyodide.asm.mjs")).default);
+  } catch (error) {
+    console.warn(`inpage starts without its snapshot: ${reason(error)}`);
+    return loadPyodide({ indexURL: runtime });
+  }
+}
+
+/**
+ * Pyodide with the memory of a snapshot. It refuses one of another build of it, and Python one of another wheel.
+ * @param {Promise<Uint8Array>} snapshot
+ * @param {string} runtime
+ * @param {(options: object) => Promise<any>} loadPyodide
+ * @param {(settings: object) => Promise<any>} createModule
+ */
+async function wake(snapshot, runtime, loadPyodide, createModule) {
+  const createPyodideModule = async (/** @type {object} */ settings) => {
+    const [module, bytes] = await Promise.all([createModule(settings), snapshot]);
+    module._emscripten_resize_heap(bytes.byteLength); // Pyodide would restore no more than what it starts with
+    return module;
+  };
+  const pyodide = await loadPyodide({ indexURL: runtime, _loadSnapshot: snapshot, createPyodideModule });
+  if (pyodide.pyimport("inpage.snapshot").resume(pyodide.lockfile.packages.inpage.sha256)) return pyodide;
+  throw new Error("it is of another inpage wheel");
+}
+
+/** The bytes of the snapshot; some servers have unpacked them on the way. @param {Response} response */
+async function unpack(response) {
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(unpacked).arrayBuffer());
 }
 
 /** @param {Message} message @param {(message: Message) => void} answer */

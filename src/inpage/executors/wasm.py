@@ -114,7 +114,8 @@ def _threads() -> int:
     count = threads.wanted()
     if count > 1 and not threads.can_block():
         threads.say_once(
-            "inpage computes on one thread: this thread of the page must not wait for others. Run inpage in a Web Worker."
+            "inpage computes on one thread: this thread of the page must not wait for others. "
+            "Run inpage in a Web Worker."
         )
         return 1
     if count > 1 and not host().can_share():

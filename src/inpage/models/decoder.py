@@ -8,6 +8,7 @@ from .. import nn, ops
 from ..checkpoint.conversion import WeightRenaming
 from ..errors import InputError
 from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape
+from ..generation.generate import GenerationMixin
 from ..program import Recorded
 from ..tensor import Tensor
 from .attention import attention_function
@@ -287,7 +288,7 @@ class DecoderHead(CausalModel):
         setattr(self, self.base_model_prefix, self.base_class(config))
 
 
-class CausalLanguageModel(DecoderHead):
+class CausalLanguageModel(GenerationMixin, DecoderHead):
     """Scores of the vocabulary for the token after each.
 
     `labels` int32 [B, L] are the tokens themselves, -100 where there is nothing to predict; the loss shifts them.

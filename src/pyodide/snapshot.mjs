@@ -1,0 +1,25 @@
+/**
+ * Make a memory snapshot of Pyodide with inpage imported, for pages: node snapshot.mjs RUNTIME_FOLDER OUTPUT
+ *
+ * `_makeSnapshot` and `makeMemorySnapshot` are private to Pyodide; the worker loads the result into the very same
+ * build only, and starts the plain way where that fails.
+ */
+import { readFile, writeFile } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const [runtime, output] = process.argv.slice(2).map((path) => resolve(path));
+const { loadPyodide } = await import(pathToFileURL(join(runtime, "pyodide.mjs")).href);
+const lock = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));
+const { file_name, sha256 } = lock.packages.inpage;
+
+const pyodide = await loadPyodide({
+  indexURL: runtime,
+  _makeSnapshot: true,
+  env: { PYTHONHASHSEED: "0" },
+  jsglobals: Object.create(globalThis, { process: { value: undefined } }), // Python is to find itself in a page
+});
+const extractDir = pyodide.runPython("import sysconfig; sysconfig.get_path('purelib')");
+pyodide.unpackArchive(new Uint8Array(await readFile(join(runtime, file_name))), "wheel", { extractDir });
+pyodide.pyimport("inpage.snapshot").prepare(sha256);
+await writeFile(output, pyodide.makeMemorySnapshot());

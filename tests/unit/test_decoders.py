@@ -42,7 +42,14 @@ def changed(name: str, folder: Path, **values: Any) -> Path:
 )  # fmt: skip
 def test_rope_parameters_of_transformers_5(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     golden = Golden(GOLDEN / name)
-    old = ("rope_theta", "rope_scaling", "rope_local_base_freq", "partial_rotary_factor", "rotary_pct", "rotary_emb_base")
+    old = (
+        "rope_theta",
+        "rope_scaling",
+        "rope_local_base_freq",
+        "partial_rotary_factor",
+        "rotary_pct",
+        "rotary_emb_base",
+    )
     folder = changed(name, tmp_path, **dict.fromkeys(old), rope_parameters=settings)
     with AutoModelForCausalLM.from_pretrained(str(folder)) as model:
         assert_equal(model(**golden.inputs("single"), **golden.cases["single"]["call"]), golden.outputs("single"))

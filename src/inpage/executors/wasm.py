@@ -235,6 +235,7 @@ class WasmExecutor(Executor):
 _DTYPES = {
     **dict.fromkeys(("copy", "convert", "pack", "unpack", "embedding"), "any"),
     **dict.fromkeys(("quantize_rows", "quantize_weight", "pack_quantized", "unpack_quantized"), "any"),
+    "pack_published": "any",
     **{f"linear_{layout}": layout for layout in ("f16", *QUANTIZED)},
     "position_ids": "int32",
 }

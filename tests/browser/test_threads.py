@@ -12,7 +12,8 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 EMBED = """
     inpage.env.wasm.numThreads = threads;
     globalThis.extract = await inpage.pipeline("feature-extraction", model);
-    globalThis.run = async () => (await extract(["the quick brown fox ".repeat(40), "a b"], {pooling: "mean"})).tolist();
+    const texts = ["the quick brown fox ".repeat(40), "a b"];
+    globalThis.run = async () => (await extract(texts, {pooling: "mean"})).tolist();
     return run();
 """
 EXECUTOR = "import inpage.executors; executor = inpage.executors._open['wasm']\n"

@@ -1,5 +1,6 @@
 """Every decoder checkpoint, every case, on both executors: outputs within 1e-4 of transformers, equal greedy ids."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inpage import AutoModelForCausalLM
 from inpage.generation.cache import Cache, DynamicCache, StaticCache
+
+from tests.checkpoints import decode, encode
 
 from .data import EXECUTORS, Array, Golden, assert_equal, folders
 
-FOLDERS = [folder for folder in folders("decoders") if folder.name.startswith("llama")]
+FOLDERS = list(folders("decoders"))
 FORWARD = [
     (folder, case) for folder in FOLDERS for case, spec in Golden(folder).cases.items() if "generate" not in spec
 ]
@@ -39,6 +43,9 @@ def greedy(model: Any, inputs: dict[str, Any], length: int, cache: Cache | None)
     """Sequences continued to `length` tokens by the highest logit, with a cache or from the beginning each time."""
     ids = np.asarray(inputs["input_ids"])
     mask = np.asarray(inputs.get("attention_mask", np.ones_like(ids)))
+    end = model.config.eos_token_id
+    padding = end if model.config.pad_token_id is None else model.config.pad_token_id
+    finished = np.zeros((len(ids), 1), bool)
     while ids.shape[1] < length:
         seen = cache.get_seq_length() if cache is not None else 0
         outputs = model(
@@ -49,14 +56,16 @@ def greedy(model: Any, inputs: dict[str, Any], length: int, cache: Cache | None)
             logits_to_keep=1,
         )
         following = np.asarray(outputs.logits)[:, -1].argmax(-1)[:, None]
+        following = np.where(finished, padding, following)
+        finished |= following == end
         ids = np.concatenate([ids, following], 1)
         mask = np.concatenate([mask, np.ones_like(following)], 1)
     return ids
 
 
 def test_data_is_complete() -> None:
-    assert len(FOLDERS) == 6
-    assert len(GREEDY) == 10
+    assert len(FOLDERS) == 21
+    assert len(GREEDY) == 34
 
 
 @pytest.mark.parametrize("device", EXECUTORS)
@@ -101,7 +110,7 @@ def test_chunks_of_a_prompt_give_the_logits_of_the_whole(folder: Path, case: str
             for start in range(0, ids.shape[1], 7):
                 parts.append(np.asarray(model(input_ids=ids[:, start : start + 7], past_key_values=cache).logits))
             error = np.abs(np.concatenate(parts, 1) - whole).max()
-            if model.decoder.dynamic_rope is None:  # whose frequencies follow the length so far
+            if model.backbone.dynamic_rope is None:  # whose frequencies follow the length so far
                 assert error <= tolerance
                 assert dtype == "f32" or error > 1e-6
             cache.dispose()
@@ -117,3 +126,31 @@ def test_quantised_cache_differs_little_over_all() -> None:
                 sizes.append(cache.nbytes)
     assert sizes[1] == sizes[0] / 2
     assert sizes[2] == sizes[0] * 3 / 8  # heads of 8: two words and a scale
+
+
+@pytest.mark.parametrize(
+    "naming",
+    [
+        {"model.": "model.language_model."},  # transformers 5
+        {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},  # transformers 4
+    ],
+)
+def test_the_text_part_of_a_model_of_several_parts(naming: dict[str, str], tmp_path: Path) -> None:
+    folder = next(folder for folder in FOLDERS if folder.name == "llama")
+    golden = Golden(folder)
+    config = json.loads((folder / "config.json").read_text())
+    values = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": config}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    weights = decode((folder / "model.safetensors").read_bytes())
+    renamed = {"vision_tower.patches.weight": np.zeros((3, 4), np.float32)}
+    for name, array in weights.items():
+        prefix = next((prefix for prefix in naming if name.startswith(prefix)), "")
+        renamed[naming.get(prefix, "") + name.removeprefix(prefix)] = array
+    (tmp_path / "model.safetensors").write_bytes(encode(renamed))
+    with pytest.warns(
+        UserWarning, match="'llava' model of several parts; LlamaForCausalLM loads only the one for text"
+    ):
+        model, info = AutoModelForCausalLM.from_pretrained(str(tmp_path), output_loading_info=True)
+    assert not any(info.values())
+    with model:
+        assert_equal(model(**golden.inputs("single"), **golden.cases["single"]["call"]), golden.outputs("single"))

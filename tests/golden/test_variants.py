@@ -63,14 +63,19 @@ def _weights(folder: Path) -> dict[str, Array]:
 @pytest.mark.parametrize("device", EXECUTORS)
 @pytest.mark.parametrize(("folder", "case"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_outputs(folder: Path, case: str, device: str) -> None:
-    """Within 1e-4, but for runs of transformers in half precision: those round what is computed in float32 here."""
+    """Within 1e-4, but for runs of transformers in half precision: those round what is computed in float32 here.
+
+    Their errors are relative to the largest output.
+    """
     golden = Golden(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = golden.load(case, device=device)
-    tolerance = {"float16": 2e-3, "bfloat16": 2e-2}.get(golden.cases[case].get("dtype", ""), 1e-4)
+    expected = golden.outputs(case)
+    relative = {"float16": 5e-3, "bfloat16": 4e-2}.get(golden.cases[case].get("dtype", ""))
+    tolerance = relative * max(float(np.abs(output).max()) for output in expected.values()) if relative else 1e-4
     with model:
-        assert_equal(model(**golden.inputs(case)), golden.outputs(case), tolerance)
+        assert_equal(model(**golden.inputs(case)), expected, tolerance)
 
 
 def test_outputs_are_compared() -> None:
@@ -78,7 +83,10 @@ def test_outputs_are_compared() -> None:
         "base_from_head",
         "bert-cls-bfloat16",
         "bert-cls-float16",
+        "gpt2-hub-layout",
         "llama-sharded3",
+        "qwen2-bfloat16",
+        "qwen2-float16",
         "unexpected",
     }
 

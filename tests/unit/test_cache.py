@@ -45,8 +45,8 @@ def test_a_cache_grows_by_doubling_and_gives_everything_back(model: LlamaForCaus
     for start in range(0, 200, 20):
         assert close(logits(model, ids[:, start : start + 20], cache), whole[:, start : start + 20])
         assert cache.get_seq_length() == start + 20
-        capacity = cache.nbytes // cache_nbytes(model.decoder.cache_shapes, 2, 1)
-        assert cache.nbytes == cache_nbytes(model.decoder.cache_shapes, 2, capacity)
+        capacity = cache.nbytes // cache_nbytes(model.backbone.cache_shapes, 2, 1)
+        assert cache.nbytes == cache_nbytes(model.backbone.cache_shapes, 2, capacity)
         capacities.add(capacity)
     assert capacities == {64, 128, 256}
     cache.dispose()
@@ -71,7 +71,7 @@ def test_static_caches_are_limited(model: LlamaForCausalLM) -> None:
     with StaticCache(16) as cache:
         logits(model, ids[:, :16], cache)
         nbytes = cache.nbytes
-        assert nbytes == cache_nbytes(model.decoder.cache_shapes, 1, 16)
+        assert nbytes == cache_nbytes(model.backbone.cache_shapes, 1, 16)
         with pytest.raises(InputError, match="17 tokens do not fit"):
             logits(model, ids[:, 16:17], cache)
         assert cache.get_seq_length() == 16

@@ -127,6 +127,11 @@ class Cache:
         return True
 
     @property
+    def mask(self) -> list[bytearray] | None:
+        """For every sequence 1 where a token is visible, 0 where it is not; None if all are."""
+        return self._mask
+
+    @property
     def batch_size(self) -> int:
         """Sequences, 0 before the first use."""
         return self._groups[0].batch if self._groups else 0

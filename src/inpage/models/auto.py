@@ -17,9 +17,22 @@ CONFIGS = {
     "bert": "BertConfig",
     "distilbert": "DistilBertConfig",
     "electra": "ElectraConfig",
+    "gemma2": "Gemma2Config",
+    "gemma3_text": "Gemma3TextConfig",
+    "gpt2": "GPT2Config",
+    "gpt_neox": "GPTNeoXConfig",
     "llama": "LlamaConfig",
+    "mistral": "MistralConfig",
     "mpnet": "MPNetConfig",
+    "olmo2": "Olmo2Config",
+    "opt": "OPTConfig",
+    "phi": "PhiConfig",
+    "phi3": "Phi3Config",
+    "qwen2": "Qwen2Config",
+    "qwen3": "Qwen3Config",
     "roberta": "RobertaConfig",
+    "smollm3": "SmolLM3Config",
+    "stablelm": "StableLmConfig",
 }
 
 
@@ -70,9 +83,22 @@ class AutoModel:
         "bert": "BertModel",
         "distilbert": "DistilBertModel",
         "electra": "ElectraModel",
+        "gemma2": "Gemma2Model",
+        "gemma3_text": "Gemma3TextModel",
+        "gpt2": "GPT2Model",
+        "gpt_neox": "GPTNeoXModel",
         "llama": "LlamaModel",
+        "mistral": "MistralModel",
         "mpnet": "MPNetModel",
+        "olmo2": "Olmo2Model",
+        "opt": "OPTModel",
+        "phi": "PhiModel",
+        "phi3": "Phi3Model",
+        "qwen2": "Qwen2Model",
+        "qwen3": "Qwen3Model",
         "roberta": "RobertaModel",
+        "smollm3": "SmolLM3Model",
+        "stablelm": "StableLmModel",
     }
 
     @classmethod
@@ -111,8 +137,29 @@ class AutoModelForCausalLM(AutoModel):
     """Models that continue a text."""
 
     class_names: ClassVar[dict[str, str]] = {
+        "gemma2": "Gemma2ForCausalLM",
+        "gemma3_text": "Gemma3ForCausalLM",
+        "gpt2": "GPT2LMHeadModel",
+        "gpt_neox": "GPTNeoXForCausalLM",
         "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "olmo2": "Olmo2ForCausalLM",
+        "opt": "OPTForCausalLM",
+        "phi": "PhiForCausalLM",
+        "phi3": "Phi3ForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+        "smollm3": "SmolLM3ForCausalLM",
+        "stablelm": "StableLmForCausalLM",
     }
+
+    @classmethod
+    def class_for(cls, values: dict[str, Any], repository: str) -> type[PreTrainedModel]:
+        """As in `AutoModel`; of a model of several parts, the class of the one for text."""
+        text = values.get("text_config") or {}
+        if values.get("model_type") not in cls.class_names and text.get("model_type") in cls.class_names:
+            values = text
+        return super().class_for(values, repository)
 
 
 class AutoModelForMaskedLM(AutoModel):
@@ -136,9 +183,21 @@ class AutoModelForSequenceClassification(AutoModel):
         "bert": "BertForSequenceClassification",
         "distilbert": "DistilBertForSequenceClassification",
         "electra": "ElectraForSequenceClassification",
+        "gemma2": "Gemma2ForSequenceClassification",
+        "gpt2": "GPT2ForSequenceClassification",
+        "gpt_neox": "GPTNeoXForSequenceClassification",
         "llama": "LlamaForSequenceClassification",
+        "mistral": "MistralForSequenceClassification",
         "mpnet": "MPNetForSequenceClassification",
+        "olmo2": "Olmo2ForSequenceClassification",
+        "opt": "OPTForSequenceClassification",
+        "phi": "PhiForSequenceClassification",
+        "phi3": "Phi3ForSequenceClassification",
+        "qwen2": "Qwen2ForSequenceClassification",
+        "qwen3": "Qwen3ForSequenceClassification",
         "roberta": "RobertaForSequenceClassification",
+        "smollm3": "SmolLM3ForSequenceClassification",
+        "stablelm": "StableLmForSequenceClassification",
     }
 
 
@@ -150,9 +209,19 @@ class AutoModelForTokenClassification(AutoModel):
         "bert": "BertForTokenClassification",
         "distilbert": "DistilBertForTokenClassification",
         "electra": "ElectraForTokenClassification",
+        "gemma2": "Gemma2ForTokenClassification",
+        "gpt2": "GPT2ForTokenClassification",
+        "gpt_neox": "GPTNeoXForTokenClassification",
         "llama": "LlamaForTokenClassification",
+        "mistral": "MistralForTokenClassification",
         "mpnet": "MPNetForTokenClassification",
+        "phi": "PhiForTokenClassification",
+        "phi3": "Phi3ForTokenClassification",
+        "qwen2": "Qwen2ForTokenClassification",
+        "qwen3": "Qwen3ForTokenClassification",
         "roberta": "RobertaForTokenClassification",
+        "smollm3": "SmolLM3ForTokenClassification",
+        "stablelm": "StableLmForTokenClassification",
     }
 
 

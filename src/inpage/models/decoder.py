@@ -1,9 +1,11 @@
 """Causal language models: a table of tokens, a stack of layers that look back, a norm, a head. Llama and others."""
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .. import nn, ops
+from ..checkpoint.conversion import WeightRenaming
 from ..errors import InputError, UnsupportedError
 from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape
 from ..program import Recorded
@@ -67,9 +69,33 @@ class CausalModel(PreTrainedModel):
 
     input_names = ("input_ids", "attention_mask", "position_ids", "inputs_embeds")
     option_names = ("past_key_values",)
+    # The text part of a checkpoint with other parts, in its newer and its older form.
+    weight_conversions = (
+        WeightRenaming(r"^model\.language_model\.", "model."),
+        WeightRenaming(r"^language_model\.(model|lm_head)\.", r"\1."),
+    )
+    keys_to_ignore_on_load_unexpected = (
+        *PreTrainedModel.keys_to_ignore_on_load_unexpected,
+        r"rotary_emb\.",
+        r"^(model\.)?(vision_|visual\.|multi_modal_projector\.|audio_|image_newline|connector\.)",
+    )
+
+    @classmethod
+    def config_values(cls, values: dict[str, Any], name: str) -> dict[str, Any]:
+        """The values themselves or, with a warning, the text part of a model that has others."""
+        text = values.get("text_config")
+        if text is None or values.get("model_type") == cls.config_class.model_type:
+            return values
+        warnings.warn(
+            f"{name} holds a {values.get('model_type')!r} model of several parts; {cls.__name__} loads only the one for "
+            "text.",
+            stacklevel=2,
+        )
+        shared = {key: values[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in values}
+        return shared | text
 
     @property
-    def decoder(self) -> "DecoderModel":
+    def backbone(self) -> "DecoderModel":
         """The model without its head."""
         model: Any = self.base_model
         return model
@@ -117,18 +143,29 @@ class CausalModel(PreTrainedModel):
         tokens = arguments["input_ids"] if "input_ids" in arguments else arguments["inputs_embeds"]
         batch, length = tokens.shape[:2]
         seen = 0 if cache is None else cache.get_seq_length()
-        decoder = self.decoder
-        if decoder.dynamic_rope or decoder.max_learned_positions:
+        backbone = self.backbone
+        if backbone.places_tokens:
+            visible = visible_tokens(arguments.get("attention_mask"), cache, batch, seen + length)
+            arguments["position_ids"] = backbone.place(arguments.get("position_ids"), visible, length)
+        if backbone.dynamic_rope or backbone.max_learned_positions:
             positions = arguments.get("position_ids")
-            decoder.check_positions(last := seen + length - 1 if positions is None else max(positions.data))
-            if decoder.dynamic_rope:
-                frequencies = decoder.dynamic_rope.frequencies(last + 1)
+            backbone.check_positions(last := seen + length - 1 if positions is None else max(positions.data))
+            if backbone.dynamic_rope:
+                frequencies = backbone.dynamic_rope.frequencies(last + 1)
                 arguments["rope_frequencies"] = Tensor.from_values(frequencies, "float32")
         if cache is None:
             return recorded(**arguments)
         mask = arguments.pop("attention_mask", None)
-        with cache.extended(self.executor, decoder.cache_shapes, batch, length, mask) as registers:
+        with cache.extended(self.executor, backbone.cache_shapes, batch, length, mask) as registers:
             return recorded(registers=registers, **arguments)
+
+
+def visible_tokens(mask: Tensor | None, cache: Cache | None, batch: int, total: int) -> list[Sequence[int]]:
+    """For every sequence 1 where a token is visible, of the tokens in the cache and the new ones."""
+    if mask is not None:
+        return mask.tolist()
+    hidden = cache.mask if cache is not None else None
+    return [b"\1" * total if hidden is None else bytes(hidden[b]).ljust(total, b"\1") for b in range(batch)]
 
 
 class DecoderModel(CausalModel):
@@ -137,10 +174,7 @@ class DecoderModel(CausalModel):
     base_model_prefix = "model"
     dynamic_rope: RotaryEmbedding | None = None
     max_learned_positions = 0
-    keys_to_ignore_on_load_unexpected: ClassVar[tuple[str, ...]] = (
-        *CausalModel.keys_to_ignore_on_load_unexpected,
-        r"rotary_emb\.",
-    )
+    places_tokens = False  # whether `place` makes position ids of the visible tokens, or of given ones
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
@@ -170,6 +204,10 @@ class DecoderModel(CausalModel):
     def rotary(self) -> dict[str, RotaryEmbedding]:
         """Rotary embeddings by layer type; empty where positions are embedded otherwise."""
         return {}
+
+    def place(self, given: Tensor | None, visible: Sequence[Sequence[int]], length: int) -> Tensor:
+        """Position ids int32 [B, L] of the last `length` tokens, where a family counts them in its own way."""
+        raise NotImplementedError
 
     @property
     def max_positions(self) -> int | None:

@@ -91,7 +91,11 @@ class LlamaAttention(nn.Module):
         if tables is not None:
             q, k = ops.rope(q, tables, self.heads.q_count), ops.rope(k, tables, self.heads.kv_count)
         context, probabilities = run.attend(q, k, v, self.heads)
-        return self.o_proj(context, residual=residual), probabilities
+        return self.output(context, residual), probabilities
+
+    def output(self, context: Tensor, residual: Tensor | None) -> Tensor:
+        """The projection behind the heads."""
+        return self.o_proj(context, residual=residual)
 
 
 class LlamaMLP(nn.Module):

@@ -118,6 +118,11 @@ class PreTrainedModel(nn.Module, Awaitable):
         """`program.jit` on this model's executor, for functions that call `forward`. Freed with the model."""
         return ModelFunction(self, function)
 
+    @classmethod
+    def config_values(cls, values: dict[str, Any], name: str) -> dict[str, Any]:
+        """The part of the `config.json` of repository `name` that is about this class."""
+        return values
+
     def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
         """Run a recorded function over this model; here a family adds what only it knows."""
         return recorded(**arguments)
@@ -231,6 +236,7 @@ async def load(
     await repository.expect(*(["config.json"] if config is None else []), WEIGHTS_FILE)
     values = await read_config(repository) if config is None else config.to_dict()
     model_class = choose(values, repository.name)
+    values = model_class.config_values(values, repository.name)
     if config is None:
         _check_model_type(model_class, values, repository.name)
         config = model_class.config_class.from_dict(values, **overrides)

@@ -32,9 +32,12 @@ async function boot({ id, method, params }) {
   try {
     if (method !== "boot" || !runtime) throw new Error("the first message must be boot {runtimeURL}");
     report("pyodide", 0);
-    const pyodide = await startPython(runtime);
+    const { pyodide, ready } = await startPython(runtime);
     report("packages", 50);
-    await pyodide.loadPackage("inpage", { messageCallback: () => {} });
+    const installed = pyodide.loadPackage("inpage", { messageCallback: () => {} });
+    // A snapshot has all that loading a model begins with; Python asks again for what it then needs.
+    if (ready) installed.catch((/** @type {unknown} */ error) => console.warn(reason(error)));
+    else await installed;
     report("inpage", 90);
     Object.assign(globalThis, { pyodide }); // for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
@@ -50,23 +53,27 @@ async function boot({ id, method, params }) {
 }
 
 /**
- * Pyodide, from the memory snapshot beside it where there is one that fits, else the plain way, which takes ten times
- * as long.
+ * Pyodide, and whether inpage is in it: from the memory snapshot beside it where there is one that fits, else the plain
+ * way, which takes ten times as long.
  * @param {string} runtime
  */
 async function startPython(runtime) {
   const load = (/** @type {string} */ name) => import(/* webpackIgnore: true */ new URL(name, runtime).href);
-  const [response, { loadPyodide }] = await Promise.all([
-    fetch(new URL("inpage-snapshot.bin.gz", runtime)).catch(() => undefined),
+  const start = fetch(new URL("inpage-snapshot.bin.gz", runtime)).catch(() => undefined);
+  const snapshot = start.then((response) => (response?.ok ? unpack(response) : new Uint8Array()));
+  snapshot.catch(() => {}); // seen below, or not needed
+  const [response, { loadPyodide }, { default: createModule }] = await Promise.all([
+    start,
     load("pyodide.mjs"),
-    load("pyodide.asm.mjs"), // by Pyodide itself, later
+    load("pyodide.asm.mjs"),
   ]);
-  if (!response?.ok) return loadPyodide({ indexURL: runtime });
+  const plain = async () => ({ pyodide: await loadPyodide({ indexURL: runtime }), ready: false });
+  if (!response?.ok) return plain();
   try {
-    return await wake(unpack(response), runtime, loadPyodide, (await load("pyodide.asm.mjs")).default);
+    return { pyodide: await wake(snapshot, runtime, loadPyodide, createModule), ready: true };
   } catch (error) {
     console.warn(`inpage starts without its snapshot: ${reason(error)}`);
-    return loadPyodide({ indexURL: runtime });
+    return plain();
   }
 }
 
@@ -88,12 +95,15 @@ async function wake(snapshot, runtime, loadPyodide, createModule) {
   throw new Error("it is of another inpage wheel");
 }
 
-/** The bytes of the snapshot; some servers have unpacked them on the way. @param {Response} response */
+/** The bytes of the snapshot; some servers' responses are unpacked on the way. @param {Response} response */
 async function unpack(response) {
-  const bytes = new Uint8Array(await response.arrayBuffer());
-  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
-  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(unpacked).arrayBuffer());
+  const [body, copy] = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).tee();
+  const reader = copy.getReader();
+  const { value: start } = await reader.read();
+  void reader.cancel();
+  const packed = start?.[0] === 0x1f && start[1] === 0x8b;
+  const bytes = packed ? body.pipeThrough(new DecompressionStream("gzip")) : body;
+  return new Uint8Array(await new Response(bytes).arrayBuffer());
 }
 
 /** @param {Message} message @param {(message: Message) => void} answer */

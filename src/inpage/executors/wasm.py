@@ -4,6 +4,7 @@ The kernels come in variants, which differ in the instructions they may use. Whi
 """
 
 from array import array
+from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from typing import Any, Protocol
@@ -114,7 +115,8 @@ def _threads() -> int:
     count = threads.wanted()
     if count > 1 and not threads.can_block():
         threads.say_once(
-            "inpage computes on one thread: this thread of the page must not wait for others. Run inpage in a Web Worker."
+            "inpage computes on one thread: this thread of the page must not wait for others. Run inpage in a Web "
+            "Worker."
         )
         return 1
     if count > 1 and not host().can_share():
@@ -127,6 +129,7 @@ def _threads() -> int:
     return count
 
 
+@cache
 def kernels(variant: str) -> bytes:
     """The module of a variant. Raises ConfigError if it was not built."""
     path = files("inpage") / "kernels" / f"{variant}.wasm"

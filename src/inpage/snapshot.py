@@ -1,7 +1,7 @@
 """Pyodide's memory with inpage imported, from which a worker starts in a fraction of the time.
 
 `build_wheels.py` makes the snapshot in Node.js, where `prepare` runs; `resume` runs in the worker that wakes up in it.
-The snapshot is memory only: it has the modules and the kernels, and the wheel is installed meanwhile, for the rest.
+The snapshot is memory only: files, such as the kernels, come from the wheel as always.
 """
 
 import gc
@@ -18,19 +18,14 @@ wheel = ""
 
 
 def prepare(sha256: str) -> None:
-    """Import what can be imported here of the wheel with this hash, and read the files that every page needs."""
+    """Import what can be imported here of the wheel with this hash, to be ready for the snapshot."""
     global wheel
     import inpage
-
-    from .executors import pyodide_host, wasm
 
     for module in pkgutil.walk_packages(inpage.__path__, "inpage."):
         if module.name not in NOT_FOR_PAGES:
             with suppress(ModuleNotFoundError):  # those for CPython need packages that are not here
                 import_module(module.name)
-    for variant in wasm.VARIANTS:
-        wasm.kernels(variant)
-    pyodide_host.helper_source()
     wheel = sha256
     os.environ.pop("PYTHONHASHSEED", None)
     sys.path[:] = filter(None, sys.path)  # Pyodide adds the working directory at every start

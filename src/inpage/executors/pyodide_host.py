@@ -19,12 +19,6 @@ def _compiled(module: bytes) -> Any:
     return js.WebAssembly.Module.new(to_js(module))
 
 
-@cache
-def helper_source() -> str:
-    """What a helper thread runs."""
-    return (files("inpage") / "executors" / "helper.js").read_text()
-
-
 def valid(module: bytes) -> bool:
     """Whether the engine accepts the module."""
     return js.WebAssembly.validate(to_js(module))
@@ -136,7 +130,8 @@ class Helper:
     """A worker with an instance of the kernels over shared memory."""
 
     def __init__(self, start: Any) -> None:
-        url = js.URL.createObjectURL(js.Blob.new(to_js([helper_source()]), _object({"type": "text/javascript"})))
+        source = to_js([(files("inpage") / "executors" / "helper.js").read_text()])
+        url = js.URL.createObjectURL(js.Blob.new(source, _object({"type": "text/javascript"})))
         self._worker = js.Worker.new(url)
         js.URL.revokeObjectURL(url)
         self._worker.postMessage(start)

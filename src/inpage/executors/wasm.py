@@ -4,7 +4,6 @@ The kernels come in variants, which differ in the instructions they may use. Whi
 """
 
 from array import array
-from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from typing import Any, Protocol
@@ -129,7 +128,6 @@ def _threads() -> int:
     return count
 
 
-@cache
 def kernels(variant: str) -> bytes:
     """The module of a variant. Raises ConfigError if it was not built."""
     path = files("inpage") / "kernels" / f"{variant}.wasm"

@@ -269,16 +269,19 @@ def core_metadata() -> str:
     return "\n".join(lines)
 
 
-def licence_files() -> dict[str, bytes]:
+def info_files() -> dict[str, bytes]:
+    """Licences and entry points of the inpage wheel."""
     table = project()
-    folder = f"{table['name']}-{table['version']}.dist-info/licenses"
-    return {f"{folder}/{name}": (ROOT / name).read_bytes() for name in table["license-files"]}
+    folder = f"{table['name']}-{table['version']}.dist-info"
+    scripts = "".join(f"{name} = {target}\n" for name, target in table["scripts"].items())
+    files = {f"{folder}/licenses/{name}": (ROOT / name).read_bytes() for name in table["license-files"]}
+    return {**files, f"{folder}/entry_points.txt": f"[console_scripts]\n{scripts}".encode()}
 
 
 def inpage_wheel() -> tuple[str, bytes]:
     """File name and bytes of the py3-none-any wheel."""
     build_kernels()
-    files = licence_files()
+    files = info_files()
     for path in (ROOT / "src" / "inpage").rglob("*"):
         stale = path.suffix == ".pyc" or (path.suffix == ".wasm" and path.stem not in VARIANTS)
         if path.is_file() and not path.name.startswith(".") and not stale:
@@ -296,7 +299,7 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_dire
 def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """PEP 660 hook: the kernels are built in place, and the wheel only points here."""
     build_kernels()
-    files = {**licence_files(), "__editable__.inpage.pth": f"{ROOT / 'src'}\n".encode()}
+    files = {**info_files(), "__editable__.inpage.pth": f"{ROOT / 'src'}\n".encode()}
     name, data = pack_wheel("inpage", project()["version"], "py3-none-any", files, core_metadata())
     write(Path(wheel_directory) / name, data)
     return name

@@ -12,7 +12,9 @@ from inpage.errors import FileNotFoundInRepositoryError
 from inpage.hub import Chunk
 
 Array = npt.NDArray[Any]
-DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int64": "I64", "int8": "I8"}
+DTYPES = {
+    "float32": "F32", "float16": "F16", "uint16": "BF16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8",
+}  # fmt: skip
 
 
 def encode(tensors: Mapping[str, Array], **header: Any) -> bytes:
@@ -82,6 +84,18 @@ class MemoryRepository:
 
     async def expect(self, *names: str) -> None:
         return None
+
+    async def expect_instead(self, name: str) -> None:
+        return None
+
+    async def find_kept(self, key: str) -> None:
+        return None
+
+    async def is_stored(self, name: str) -> bool:
+        return False
+
+    async def keep(self, *arguments: Any) -> bool:
+        return False
 
     @asynccontextmanager
     async def stream(self, name: str, start: int = 0, stop: int | None = None) -> AsyncIterator[AsyncIterator[Chunk]]:

@@ -58,12 +58,15 @@ export interface ReadyEvent {
   model: string;
 }
 
-/** A pipeline computes: items done of all. */
+/** A pipeline computes: items done of all; in generation, new tokens of the most that there can be. */
 export interface RunEvent {
   status: "run";
   done: number;
   total: number;
   progress: number;
+  /** text-generation: the text that has become certain, of input number `index`. */
+  text?: string;
+  index?: number;
 }
 
 /** Options of every call. They stay in the page. */
@@ -232,6 +235,63 @@ export interface Answer {
   answer: string;
 }
 
+export interface TextGenerationPipeline extends Pipeline {
+  (text: string, options?: TextGenerationOptions): Promise<{ generated_text: string }[]>;
+  (texts: string[], options?: TextGenerationOptions): Promise<{ generated_text: string }[][]>;
+  /** The conversation with the assistant's message; that message's text with `return_full_text: false`. */
+  (messages: ChatMessage[], options?: TextGenerationOptions): Promise<{ generated_text: any }[]>;
+  (conversations: ChatMessage[][], options?: TextGenerationOptions): Promise<{ generated_text: any }[][]>;
+  /** Frees the keys and values that are kept for the next turn of a conversation. */
+  clear_cache(): Promise<void>;
+}
+
+export interface ChatMessage {
+  role: "system" | "user" | "assistant" | (string & {});
+  content: any;
+  [field: string]: any;
+}
+
+/** Every option of generation in transformers' spelling; these are the common ones. */
+export interface TextGenerationOptions extends CallOptions {
+  max_new_tokens?: number;
+  do_sample?: boolean;
+  temperature?: number;
+  top_k?: number;
+  top_p?: number;
+  min_p?: number;
+  repetition_penalty?: number;
+  num_beams?: number;
+  num_return_sequences?: number;
+  stop_strings?: string | string[];
+  /** Makes samples repeatable. */
+  seed?: number;
+  return_full_text?: boolean;
+  tools?: Record<string, any>[];
+  /** The form of what is written: a JSON schema, a regular expression, or one of some texts. */
+  json_schema?: Record<string, any>;
+  regex?: string;
+  choices?: string[];
+  [option: string]: unknown;
+}
+
+/** Texts as they are written, each piece once, and in the end the result of the call. */
+export interface TextStream<Result> extends AsyncIterable<string> {
+  readonly result: Promise<Result>;
+}
+
+/**
+ * Calls a text-generation pipeline with one input and gives its text while it is written:
+ *
+ *     for await (const text of stream(generate, messages, { max_new_tokens: 100 })) output.append(text);
+ *
+ * Leaving the loop aborts the call.
+ */
+export function stream<Input, Result>(
+  generate: (input: Input, options?: TextGenerationOptions) => Promise<Result>,
+  input: Input,
+  options?: TextGenerationOptions,
+): TextStream<Result>;
+
 export interface ZeroShotClassificationPipeline extends Pipeline {
   (text: string, labels: string | string[], options?: ZeroShotClassificationOptions): Promise<Ranking>;
   (texts: string[], labels: string | string[], options?: ZeroShotClassificationOptions): Promise<Ranking[]>;
@@ -259,6 +319,7 @@ export interface Tasks {
   ner: TokenClassificationPipeline;
   "fill-mask": FillMaskPipeline;
   "question-answering": QuestionAnsweringPipeline;
+  "text-generation": TextGenerationPipeline;
   "zero-shot-classification": ZeroShotClassificationPipeline;
 }
 
@@ -314,6 +375,7 @@ export interface Loader<T> {
 
 export const AutoConfig: Loader<AnyRemoteObject>;
 export const AutoModel: Loader<Model>;
+export const AutoModelForCausalLM: Loader<Model>;
 export const AutoModelForMaskedLM: Loader<Model>;
 export const AutoModelForQuestionAnswering: Loader<Model>;
 export const AutoModelForSequenceClassification: Loader<Model>;
@@ -378,7 +440,10 @@ export const env: {
   /** Whether files are kept in Cache Storage, in the cache `cacheName`. */
   useBrowserCache: boolean;
   cacheName: string;
-  /** Of the WebAssembly kernels; null lets them choose. */
+  /**
+   * Of the WebAssembly kernels; null lets them choose: threads are half the logical cores, at most 4. More than one needs
+   * a cross-origin isolated page: the headers Cross-Origin-Opener-Policy and -Embedder-Policy, or `isolation.js`.
+   */
   wasm: { numThreads: number | null; variant: string | null; maxMemory: number | null };
 };
 

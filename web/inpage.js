@@ -333,11 +333,53 @@ const auto = (name) => ({ from_pretrained: (...args) => create(`${name}.from_pre
 
 export const AutoConfig = auto("AutoConfig");
 export const AutoModel = auto("AutoModel");
+export const AutoModelForCausalLM = auto("AutoModelForCausalLM");
 export const AutoModelForMaskedLM = auto("AutoModelForMaskedLM");
 export const AutoModelForQuestionAnswering = auto("AutoModelForQuestionAnswering");
 export const AutoModelForSequenceClassification = auto("AutoModelForSequenceClassification");
 export const AutoModelForTokenClassification = auto("AutoModelForTokenClassification");
 export const AutoTokenizer = auto("AutoTokenizer");
+
+/** @type {typeof import("./inpage.d.ts").stream} */
+export function stream(generate, input, { signal, progress_callback, ...options } = {}) {
+  const controller = new AbortController();
+  const abort = () => controller.abort(signal?.reason);
+  if (signal?.aborted) abort();
+  signal?.addEventListener("abort", abort);
+  /** @type {string[]} */
+  const texts = [];
+  let ended = false;
+  let wake = () => {};
+  const notify = () => wake();
+  const result = generate(input, {
+    ...options,
+    signal: controller.signal,
+    progress_callback(event) {
+      progress_callback?.(event);
+      if (event.status === "run" && event.text) texts.push(event.text);
+      notify();
+    },
+  }).finally(() => {
+    ended = true;
+    signal?.removeEventListener("abort", abort);
+    notify();
+  });
+  result.catch(() => {}); // whoever iterates or awaits the result gets the error
+  return {
+    result,
+    async *[Symbol.asyncIterator]() {
+      try {
+        while (!ended || texts.length) {
+          if (texts.length) yield texts.splice(0).join("");
+          else await new Promise((/** @type {(value?: any) => void} */ resolve) => (wake = resolve));
+        }
+        await result;
+      } finally {
+        if (!ended) controller.abort();
+      }
+    },
+  };
+}
 
 /** @type {typeof import("./inpage.d.ts").requests} */
 export const requests = async () => (current ? current.request("requests", {}) : []);

@@ -13,6 +13,12 @@ __version__ = "0.1.0"
 _MODULES = {
     ".executors.wasm": ("show_config",),
     ".errors": ("AbortError", "InpageError"),
+    ".generation.configuration": ("GenerationConfig",),
+    ".generation.generate": ("set_seed",),
+    ".generation.logits_process": ("LogitsProcessor", "LogitsProcessorList"),
+    ".generation.scoring": ("perplexity", "token_log_probabilities"),
+    ".generation.stopping_criteria": ("StoppingCriteria", "StoppingCriteriaList"),
+    ".generation.streamers": ("CallbackStreamer", "TextIteratorStreamer", "TextStreamer"),
     ".models.auto": (
         "AutoConfig",
         "AutoModel",

@@ -146,6 +146,7 @@ class Environment(Settings):
     use_fs_cache: bool
     cache_dir: str | None
     cache_name: str
+    keep_quantized: bool
     wasm: WasmSettings
 
     def __init__(self) -> None:
@@ -161,6 +162,8 @@ class Environment(Settings):
             use_fs_cache=True,
             cache_dir=_default_cache_dir(),
             cache_name="inpage",
+            # Keep weights there that were quantised while they were loaded, in place of the files they came from.
+            keep_quantized=True,
             wasm=WasmSettings(),
         )
 

@@ -34,6 +34,14 @@ their largest magnitude. `pack_quantized` and `unpack_quantized` convert between
 arrays: q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z),
 scale float32 [rows] (q8) or float16 [rows, inner / 32], offset float16 [rows, inner / 32] (q4z only).
 
+`pack_published` packs 4-bit weights (q4 or q4z) as other libraries publish them: w = scale * (q - zero), eight quants
+an int32, groups of a multiple of 32 along inner, scales of dtype `source` rounded to float16, and the product with
+zero again. The op refuses scales that float16 cannot hold, and, for q4, zeros other than 8.
+
+    compressed  q [rows, inner / 8], scale [rows, groups], zero [rows / 8, groups] (absent: 8)
+    gptq        q [inner / 8, rows], scale [groups, rows], zero [groups, rows / 8], kept less 1; gptq_v2: kept as it is
+    awq         q [inner, rows / 8], scale [groups, rows], zero [groups, rows / 8], rows of a word in the order 02461357
+
 A key-value cache is [batch, capacity, heads] of head vectors, each a whole number of 32-bit words:
 
     f32     float32 [head_dim]
@@ -80,6 +88,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16"
 CACHE_DTYPES = ("f32", "f16", "q8")
 LAYOUTS = ("rows", "panels", "f16", "q8", "q8g", "q4", "q4z")
 POOLING = ("mean", "first", "last", "max")
+PUBLISHED = ("compressed", "gptq", "gptq_v2", "awq")
 QUANTIZED = ("q8", "q8g", "q4", "q4z")
 GROUPED = ("q8g", "q4", "q4z")
 PANEL = 8
@@ -132,6 +141,7 @@ gather           out:y in:x in:index int:count int:rows int:words int:stride
 argmax           out:y in:x int:rows int:columns
 sample           out:y out:order out:weights in:x in:uniform int:rows int:columns int:k float:temperature float:top_p
                  float:min_p
+pack_published   out:w in:q in:scale in?:zero int:rows int:inner int:group int:source int:format int:layout
 """
 
 
@@ -191,6 +201,7 @@ def c_header() -> str:
         ("CACHE", CACHE_DTYPES),
         ("LAYOUT", LAYOUTS),
         ("POOL", POOLING),
+        ("PUBLISHED", PUBLISHED),
     ):
         members = ", ".join(f"{enum}_{name.upper()} = {i}" for i, name in enumerate(names))
         lines.append(f"enum {{ {members} }};")

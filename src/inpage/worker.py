@@ -139,7 +139,8 @@ class Server:
         target = self._object(handle)
         name = method or type(target).__name__
         if method is not None:
-            target = self._attribute(target, method)
+            owner, target = target, self._attribute(target, method)
+            target = getattr(owner, f"{method}_steps", target)
         elif hasattr(target, "steps"):
             target = target.steps
         return await self._invoke(target, name, args, kwargs, keep, progress)
@@ -174,7 +175,7 @@ class Server:
             raise InputError(f"{name} is not callable.", hint="Read it with `get`.")
         positional, named = self._decode(args or []), self._decode(kwargs or {})
         report = partial(self._report, self._running) if progress else None
-        stepwise = getattr(function, "__name__", "") == "steps"
+        stepwise = getattr(function, "__name__", "").endswith("steps")
         if report and not stepwise:
             named["progress_callback"] = report
         _check_arguments(function, positional, named, name)
@@ -258,12 +259,16 @@ class Server:
 
 
 async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> Any:
-    """Result of a generator that yields (done, total) after every batch; messages can arrive between two batches."""
+    """Result of a generator that yields (done, total) after every batch; messages can arrive between two batches.
+
+    A third element has further fields of the progress event.
+    """
     try:
         while True:
-            done, total = next(steps)
+            done, total, *more = next(steps)
             if report is not None:
-                report({"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1)})
+                event = {"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1)}
+                report(event | (more[0] if more else {}))
             await asyncio.sleep(0)
     except StopIteration as stop:
         return stop.value

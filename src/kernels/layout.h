@@ -30,6 +30,18 @@ INLINE int panel_bytes(int layout, int inner) {
 /* Row `row` (0 .. 7) of a panel as float32. */
 void decode_row(float *y, const char *panel, int layout, int row, int inner);
 
+/* A row's group in a grouped layout: scale and offset as they are kept, and the quants. */
+typedef struct {
+    uint16_t scale, offset;
+    uint8_t quants[GROUP_SIZE];
+} Group;
+
+/* A group of zeros, which is what lies past the last row and column. */
+Group empty_group(int layout);
+
+/* Puts a group where it belongs for row `row` (0 .. 7) of a panel. */
+void write_group(char *group, const Group *g, int layout, int row);
+
 /* Activations for the quantised layouts: quants, and for each group (q8: the row) a scale and a correction. The quants are
    bytes where the relaxed dot product takes them, and 16-bit otherwise. Rows of a group are neighbours, so that a tile
    needs one pointer for all of its rows. */

@@ -17,6 +17,10 @@ static void read_group(float y[GROUP_SIZE], const Source *s, int row, int first,
         for (; k + 4 <= count; k += 4) store(y + k, load((const float *)s->x + at + k));
     else if (s->column_stride == 1 && s->source == DTYPE_BFLOAT16)
         for (; k + 4 <= count; k += 4) store(y + k, bfloat16_load((const uint16_t *)s->x + at + k));
+    else if (s->column_stride == 1 && s->source == DTYPE_FLOAT16) {
+        const Float16 constants = float16_constants();
+        for (; k + 4 <= count; k += 4) store(y + k, float16_load((const uint16_t *)s->x + at + k, &constants));
+    }
     for (; k < count; k++) y[k] = convert_to_float(s->x, s->source, at + k * s->column_stride);
     for (; k < GROUP_SIZE; k++) y[k] = 0;
 }
@@ -56,49 +60,126 @@ static void quantize_q8(char *panel, const Source *s, int first_row, int rows, i
     }
 }
 
-/* A group's scale and offset as they are kept, and its quants. */
 typedef struct {
-    uint16_t scale, offset;
-    uint8_t quants[GROUP_SIZE];
-} Group;
+    f32x4 v[GROUP_SIZE / 4];
+} Values;
 
-static Group symmetric(const float x[GROUP_SIZE], int zero, int high) {
-    /* The element of largest magnitude is -zero of 4-bit quants, which have one more step on that side. */
-    float most = largest(x), divisor = zero == 8 ? 8 : 63;
-    Group g;
-    if (zero == 8)
-        for (int k = 0; k < GROUP_SIZE; k++)
-            if (__builtin_fabsf(x[k]) == most) {
-                most = -x[k];
-                break;
-            }
-    g.offset = 0;
-    g.scale = double_to_float16(most / divisor);
-    float scale = float16_to_float(g.scale), inverse = scale != 0 ? 1 / scale : 0;
-    for (int k = 0; k < GROUP_SIZE; k++) g.quants[k] = (uint8_t)(nearest(x[k] * inverse, -zero, high) + zero);
+/* (x + shift) * factor */
+INLINE Values scaled(const float x[GROUP_SIZE], float shift, float factor) {
+    Values y;
+    UNROLL for (int j = 0; j < 8; j++) y.v[j] = (load(x + 4 * j) + splat(shift)) * splat(factor);
+    return y;
+}
+
+INLINE f32x4 rounded(f32x4 x, float low, float high) {
+    return vec_min(vec_max((f32x4)wasm_f32x4_nearest((v128_t)x), splat(low)), splat(high));
+}
+
+/* The quants nearest to `y`, plus `zero`, as bytes. */
+static void write_quants(uint8_t quants[GROUP_SIZE], const Values *y, int low, int high, int zero) {
+    for (int j = 0; j < 8; j += 4) {
+        v128_t q[4];
+        UNROLL for (int n = 0; n < 4; n++)
+            q[n] = (v128_t)rounded(y->v[j + n], (float)low, (float)high);
+        UNROLL for (int n = 0; n < 4; n++)
+            q[n] = wasm_i32x4_add(wasm_i32x4_trunc_sat_f32x4(q[n]), wasm_i32x4_splat(zero));
+        v128_t a = wasm_i16x8_narrow_i32x4(q[0], q[1]), b = wasm_i16x8_narrow_i32x4(q[2], q[3]);
+        wasm_v128_store(quants + 4 * j, wasm_u8x16_narrow_i16x8(a, b));
+    }
+}
+
+static float inverse_of(uint16_t half) {
+    float scale = float16_to_float(half);
+    return scale != 0 ? 1 / scale : 0;
+}
+
+/* The largest magnitude is quant 63. */
+static Group symmetric_8bit(const float x[GROUP_SIZE]) {
+    Group g = {double_to_float16(largest(x) / 63), 0, {0}};
+    Values y = scaled(x, 0, inverse_of(g.scale));
+    write_quants(g.quants, &y, -63, 63, 64);
     return g;
 }
 
-static Group asymmetric(const float x[GROUP_SIZE], int count) {
-    float low = x[0], high = x[0];
+/* 16 steps from -8 on. Tried are the divisions that put the largest magnitude at 6.5 .. 9 on either side, with the scale
+   of each by least squares. */
+static Group symmetric_4bit(const float x[GROUP_SIZE]) {
+    float magnitude = largest(x), most = 0, best = 0, scale = 0;
+    for (int k = GROUP_SIZE - 1; k >= 0; k--)
+        if (__builtin_fabsf(x[k]) == magnitude) most = x[k];
+    Values y = scaled(x, 0, magnitude > 1e-30f ? 1 / most : 0);
+    for (int n = 26; n <= 36; n++) {
+        f32x4 zero = splat(0), factor = splat(0.25f * (float)n);
+        f32x4 product[2] = {zero, zero}, square[2] = {zero, zero};
+        UNROLL for (int j = 0; j < 8; j++) {
+            f32x4 steps = (f32x4)wasm_f32x4_nearest((v128_t)(y.v[j] * factor));
+            /* -8 .. 7 for a scale of the sign of `most`, and -7 .. 8 for one of the other sign */
+            UNROLL for (int side = 0; side < 2; side++) {
+                f32x4 q = vec_min(vec_max(steps, splat((float)side - 8)), splat((float)side + 7));
+                product[side] += y.v[j] * q;
+                square[side] += q * q;
+            }
+        }
+        UNROLL for (int side = 0; side < 2; side++) {
+            float yq = sum_lanes(product[side]), qq = sum_lanes(square[side]), score = yq * yq / qq;
+            if (score > best) {
+                best = score;
+                scale = side ? -yq / qq : yq / qq;
+            }
+        }
+    }
+    Group g = {double_to_float16(scale * most), 0, {0}};
+    y = scaled(x, 0, inverse_of(g.scale));
+    write_quants(g.quants, &y, -8, 7, 8);
+    return g;
+}
+
+/* 16 steps from an offset on. Tried are divisions of the range into 13.5 .. 17 steps, with scale and offset of each by
+   least squares over the `count` elements that there are. */
+static Group asymmetric_4bit(const float x[GROUP_SIZE], int count) {
+    float low = x[0], high = x[0], best = -1, scale = 0, offset = 0;
     for (int k = 1; k < count; k++) {
         low = smaller(low, x[k]);
         high = larger(high, x[k]);
     }
-    Group g = {double_to_float16((high - low) / 15), double_to_float16(low), {0}};
-    float scale = float16_to_float(g.scale), inverse = scale != 0 ? 1 / scale : 0, offset = float16_to_float(g.offset);
-    for (int k = 0; k < GROUP_SIZE; k++) g.quants[k] = (uint8_t)nearest((x[k] - offset) * inverse, 0, 15);
+    float range = high - low, kept[GROUP_SIZE];
+    for (int k = 0; k < GROUP_SIZE; k++) kept[k] = k < count ? x[k] : low;
+    Values y = scaled(kept, -low, range > 1e-30f ? 1 / range : 0);
+    f32x4 all = y.v[0];
+    UNROLL for (int j = 1; j < 8; j++) all += y.v[j];
+    float sum_y = sum_lanes(all), number = (float)count;
+    for (int n = 54; n <= 68; n++) {
+        f32x4 factor = splat(0.25f * (float)n), product = splat(0), square = splat(0), sum = splat(0);
+        UNROLL for (int j = 0; j < 8; j++) {
+            f32x4 q = rounded(y.v[j] * factor, 0, 15);
+            product += y.v[j] * q;
+            square += q * q;
+            sum += q;
+        }
+        float sum_q = sum_lanes(sum), qq = sum_lanes(square), yq = sum_lanes(product);
+        float determinant = number * qq - sum_q * sum_q;
+        if (!(determinant > 0)) continue;
+        float slope = (number * yq - sum_y * sum_q) / determinant, start = (qq * sum_y - sum_q * yq) / determinant;
+        float score = slope * yq + start * sum_y;
+        if (score > best) {
+            best = score;
+            scale = slope;
+            offset = start;
+        }
+    }
+    Group g = {double_to_float16(scale * range), double_to_float16(offset * range + low), {0}};
+    y = scaled(kept, -float16_to_float(g.offset), inverse_of(g.scale));
+    write_quants(g.quants, &y, 0, 15, 0);
     return g;
 }
 
-/* A group of zeros, which is what lies past the last row and column. */
-static Group empty_group(int layout) {
+Group empty_group(int layout) {
     Group g = {0};
     for (int k = 0; k < GROUP_SIZE; k++) g.quants[k] = layout == LAYOUT_Q8G ? 64 : layout == LAYOUT_Q4 ? 8 : 0;
     return g;
 }
 
-static void write_group(char *group, const Group *g, int layout, int row) {
+void write_group(char *group, const Group *g, int layout, int row) {
     uint8_t *q = (uint8_t *)group + (layout == LAYOUT_Q4Z ? 32 : 16) + 4 * row;
     ((uint16_t *)group)[row] = g->scale;
     if (layout == LAYOUT_Q4Z) ((uint16_t *)group)[8 + row] = g->offset;
@@ -119,9 +200,9 @@ static void quantize_grouped(char *panel, const Source *s, int first_row, int ro
             Group g = empty_group(layout), past = g;
             if (r < rows) {
                 read_group(x, s, first_row + r, first, inner);
-                g = layout == LAYOUT_Q4Z ? asymmetric(x, count)
-                  : layout == LAYOUT_Q4  ? symmetric(x, 8, 7)
-                                         : symmetric(x, 64, 63);
+                g = layout == LAYOUT_Q4Z ? asymmetric_4bit(x, count)
+                  : layout == LAYOUT_Q4  ? symmetric_4bit(x)
+                                         : symmetric_8bit(x);
             }
             for (int k = count; k < GROUP_SIZE; k++) g.quants[k] = past.quants[k];
             write_group(panel, &g, layout, r);

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +34,7 @@ def job(engine: str, dtype: str, threads: int) -> dict[str, Any]:
 def measure(arguments: argparse.Namespace, engines: list[str]) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
     """Results of every engine, dtype and number of threads, one for each round."""
     sys.path.insert(0, str(arguments.peers))
-    import run as harness  # pyright: ignore[reportMissingImports]
+    harness: Any = import_module("run")
     from chrome import Chrome  # pyright: ignore[reportMissingImports]
     from server import serve  # pyright: ignore[reportMissingImports]
 

@@ -10,7 +10,6 @@ import pytest
 
 from inpage import AutoModelForCausalLM
 from inpage.generation.cache import Cache, DynamicCache, StaticCache
-
 from tests.checkpoints import decode, encode
 
 from .data import EXECUTORS, Array, Golden, assert_equal, folders

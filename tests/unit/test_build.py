@@ -62,6 +62,7 @@ def test_wheel_is_small_and_complete(wheel: tuple[str, bytes]) -> None:
     files = members(data)
     assert {f"inpage/kernels/{variant}.wasm" for variant in build_wheels.VARIANTS} <= set(files)
     assert {"inpage/__init__.py", "inpage/py.typed", "inpage-0.1.0.dist-info/licenses/LICENSE"} <= set(files)
+    assert b"inpage = inpage.__main__:main" in files["inpage-0.1.0.dist-info/entry_points.txt"]
     assert not [name for name in files if name.endswith(".pyc") or "/." in name]
 
 

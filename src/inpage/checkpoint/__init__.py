@@ -5,9 +5,11 @@ from .files import SINGLE as WEIGHTS_FILE
 from .layouts import Dtype, check_dtype
 from .loader import load_weights
 from .plan import LoadingInfo
+from .writer import CheckpointWriter
 
 __all__ = [
     "WEIGHTS_FILE",
+    "CheckpointWriter",
     "Concatenate",
     "Dtype",
     "LoadingInfo",

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CheckpointError, FileNotFoundInRepositoryError, UnsupportedError
-from .safetensors import LENGTH_BYTES, TensorInfo, header_length, parse_header
+from .safetensors import LENGTH_BYTES, TensorInfo, header_length, parse_file
+from .stream import Files
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -15,10 +16,11 @@ FIRST_READ = 1 << 16  # holds the header of most files, so that one request is e
 
 
 class CheckpointFile(NamedTuple):
-    """A file and its tensors, in the order of their data."""
+    """A file, its tensors in the order of their data, and its metadata."""
 
     name: str
     tensors: dict[str, TensorInfo]
+    metadata: dict[str, str]
 
 
 async def read_headers(repository: "Repository") -> list[CheckpointFile]:
@@ -27,7 +29,7 @@ async def read_headers(repository: "Repository") -> list[CheckpointFile]:
     Raises FileNotFoundInRepositoryError, UnsupportedError for pickled weights, CheckpointError for broken files.
     """
     if await repository.exists(SINGLE):
-        return [await _read_file(repository, SINGLE)]
+        return [await read_file(repository, SINGLE)]
     index = await repository.json(INDEX, required=False)
     if index is not None:
         return await _read_shards(repository, _weight_map(index))
@@ -44,17 +46,18 @@ async def read_headers(repository: "Repository") -> list[CheckpointFile]:
     )
 
 
-async def _read_file(repository: "Repository", name: str) -> CheckpointFile:
-    size = await repository.size(name)
-    start = await _read(repository, name, 0, min(size, FIRST_READ))
+async def read_file(files: Files, name: str) -> CheckpointFile:
+    """One file by its header. Raises CheckpointError, and what the repository raises."""
+    size = await files.size(name)
+    start = await _read(files, name, 0, min(size, FIRST_READ))
     end = LENGTH_BYTES + header_length(start, file=name, size=size)
     if end > len(start):
-        start += await _read(repository, name, len(start), end)
-    return CheckpointFile(name, parse_header(start[LENGTH_BYTES:end], file=name, size=size))
+        start += await _read(files, name, len(start), end)
+    return CheckpointFile(name, *parse_file(start[LENGTH_BYTES:end], file=name, size=size))
 
 
-async def _read(repository: "Repository", name: str, start: int, stop: int) -> bytes:
-    async with repository.stream(name, start, stop) as chunks:
+async def _read(files: Files, name: str, start: int, stop: int) -> bytes:
+    async with files.stream(name, start, stop) as chunks:
         return b"".join([chunk.to_bytes() async for chunk in chunks])
 
 
@@ -63,7 +66,7 @@ async def _read_shards(repository: "Repository", weight_map: dict[str, str]) -> 
     files: list[CheckpointFile] = []
     seen: dict[str, str] = {}
     for name in sorted(set(weight_map.values())):
-        file = await _read_file(repository, name)
+        file = await read_file(repository, name)
         for tensor in file.tensors:
             if tensor in seen:
                 raise CheckpointError(

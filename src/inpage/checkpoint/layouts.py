@@ -1,6 +1,6 @@
 """From the `dtype` a caller asks for to the layouts of a model's parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ from .initialize import owners
 
 if TYPE_CHECKING:
     from ..models.modeling import PreTrainedModel
+    from .files import CheckpointFile
+    from .plan import Plan
 
 LAYOUT_OF = {
     "auto": "panels",
@@ -55,6 +57,19 @@ def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
             f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}.",
             hint="Patterns are of names such as those of model.named_parameters(), with * for any characters.",
         )
+
+
+def layouts_as_stored(model: "PreTrainedModel", plan: "Plan", files: "Sequence[CheckpointFile]") -> None:
+    """Set the layouts of a skeleton for a quantised checkpoint: what it has in float16 stays so where that is possible.
+
+    Those of quantised weights are set by the plan.
+    """
+    halves = {name for file in files for name, info in file.tensors.items() if info.dtype == "F16"}
+    stored = {id(task.parameter) for name in halves & plan.tasks.keys() for task in plan.tasks[name]}
+    parameters = dict(model.named_parameters())
+    for name, module in owners(model):
+        if id(parameters[name]) in stored and _is_packed(parameters[name], module):
+            parameters[name].layout = "f16"
 
 
 def _is_packed(parameter: nn.Parameter, module: nn.Module) -> bool:

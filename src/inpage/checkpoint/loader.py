@@ -6,24 +6,28 @@ it.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .. import ops
+from ..errors import CheckpointError, OutOfMemoryError, StoreError
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
 from ..tensor import Tensor
+from .bundles import BundleLoader
 from .conversion import Piece, row_major
-from .files import CheckpointFile, read_headers
+from .files import CheckpointFile
 from .initialize import DEFAULT_STD, initialize, owners
-from .layouts import Dtype, check_dtype, choose_layouts
+from .keep import Keeper, Kept
+from .layouts import Dtype, check_dtype, choose_layouts, layouts_as_stored
 from .packing import emit_pack
 from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, make_plan, tie
 from .safetensors import TensorInfo
-from .stream import Direct, Region, Staged, stream_into
+from .selection import Checkpoint, open_checkpoint
+from .stream import Direct, Files, Region, Staged, stream_into
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
@@ -38,62 +42,147 @@ async def load_weights(
     model: "PreTrainedModel",
     repository: "Repository",
     *,
-    dtype: Dtype = "fp32",
+    dtype: Dtype = None,
     ignore_mismatched_sizes: bool = False,
 ) -> LoadingInfo:
     """Place the parameters of `model` on its executor and fill them from the checkpoint of `repository`.
 
-    The plan is complete, and memory for all of it there, before weights are fetched. Parameters that the checkpoint
-    lacks are initialised, with one warning. If anything fails, or the task is cancelled, all memory is given back.
-    Raises CheckpointError, MismatchedShapesError, OutOfMemoryError, UnsupportedError, and what the repository raises.
+    What the repository offers in `dtype` is read; else float weights are quantised while they arrive, and the result
+    is kept in the store, from which the next load takes it. The plan is complete, and memory for all of it there,
+    before weights are fetched. Parameters that the checkpoint lacks are initialised, with one warning. If anything
+    fails, or the task is cancelled, all memory is given back. Raises CheckpointError, MismatchedShapesError,
+    OutOfMemoryError, UnsupportedError, and what the repository raises.
     """
     check_dtype(dtype)
-    files = await read_headers(repository)
-    plan = make_plan(model, files, ignore_mismatched_sizes=ignore_mismatched_sizes)
-    choose_layouts(model, dtype)
-    parameters = model.parameters()
+    keeper = Keeper(model, repository, dtype, ignore_mismatched_sizes)
+    info = await _load_kept(model, await keeper.find(), dtype)
+    if info is None:
+        checkpoint = await open_checkpoint(repository, model, dtype)
+        stored = await keeper.stored(checkpoint)
+        info = await _fill(model, repository, checkpoint, dtype, ignore_mismatched_sizes)
+        try:
+            await keeper.keep(checkpoint, info, stored)
+        except BaseException:
+            _free(model)
+            raise
+    _warn(model, info, repository.name)
+    return info
+
+
+async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) -> LoadingInfo | None:
+    """Fill the model from what an earlier load kept; None if there is nothing, or if it turns out to be damaged."""
+    if kept is None:
+        return None
+    restore = _skeleton(model)
     try:
-        await _Loader(model.executor, plan, files).load(repository, parameters)
+        await _fill(model, kept.source, kept.checkpoint, dtype, False)
+    except (CheckpointError, StoreError):  # damaged, or deleted while it was read
+        restore()
+        await kept.source.forget()
+        return None
+    return kept.info
+
+
+async def _fill(
+    model: "PreTrainedModel",
+    source: Files,
+    checkpoint: Checkpoint,
+    dtype: Dtype,
+    ignore_mismatched_sizes: bool,
+) -> LoadingInfo:
+    """Place and fill the parameters of a skeleton. Gives all memory back if that fails."""
+    files, bundles, as_stored, is_own = checkpoint
+    plan = make_plan(model, files, bundles=bundles, is_own=is_own, ignore_mismatched_sizes=ignore_mismatched_sizes)
+    if as_stored:
+        layouts_as_stored(model, plan, files)
+    else:
+        choose_layouts(model, dtype)
+    try:
+        await _Loader(model.executor, plan, checkpoint).load(source, model.parameters())
         _initialize(model, plan)
-        for target, source in plan.copies:
-            _tie_copies(model, target, source)
+        for target, origin in plan.copies:
+            _tie_copies(model, target, origin)
     except BaseException:
-        for parameter in parameters:
-            parameter.free()
+        _free(model)
         raise
-    _warn(model, plan.info, repository.name)
     return plan.info
+
+
+def _free(model: "PreTrainedModel") -> None:
+    for parameter in model.parameters():
+        parameter.free()
+
+
+def _skeleton(model: "PreTrainedModel") -> Callable[[], None]:
+    """What puts the parameters of an unfilled model back as they are now."""
+    before = [
+        (module, name.rpartition(".")[2], parameter, parameter.layout)
+        for name, module in owners(model)
+        if isinstance(parameter := getattr(module, name.rpartition(".")[2]), Parameter)
+    ]
+
+    def restore() -> None:
+        for module, attribute, parameter, layout in before:
+            parameter.layout = layout
+            setattr(module, attribute, parameter)
+
+    return restore
 
 
 class _Loader:
     """One pass over the files of a plan."""
 
-    def __init__(self, executor: "Executor", plan: Plan, files: Sequence[CheckpointFile]) -> None:
+    def __init__(self, executor: "Executor", plan: Plan, checkpoint: Checkpoint) -> None:
         self.executor = executor
         self.tasks = plan.tasks
-        self.files = files
+        self.files = checkpoint.files
+        bundles = {name: checkpoint.bundles[name] for name in plan.quantized}
+        self.bundles = BundleLoader(executor, checkpoint.files, bundles, plan.quantized)
         self.assemblies: dict[int, _Assembly] = {}
         for task in (task for tasks in plan.tasks.values() for task in tasks if _is_part_of_panels(task)):
             self.assemblies.setdefault(id(task.parameter), _Assembly(task.parameter)).left += 1
 
-    async def load(self, repository: "Repository", parameters: list[Parameter]) -> None:
+    async def load(self, source: Files, parameters: list[Parameter]) -> None:
         """Place the parameters and fill those that have tasks."""
-        for parameter in parameters:
-            parameter.place(self.executor)
-        staged = (self._staged_bytes(name, info) for name, info in self._needed())
-        staging = HeapBlock(self.executor, max(staged, default=0))
+        staged = [self._staged_bytes(name, info) for name, info in self._needed()]
+        staging = self._place(parameters, max([*staged, self.bundles.staged_bytes]))
         try:
+            await self.bundles.load_early(source)
             for file in self.files:
-                regions = [self._region(name, info, staging) for name, info in self._needed(file)]
+                regions = [region for name in file.tensors for region in self._regions(file, name, staging)]
                 if regions:
-                    await stream_into(repository, file.name, regions)
+                    await stream_into(source, file.name, regions)
         finally:
             staging.free()
+            self.bundles.free()
             for assembly in self.assemblies.values():
                 assembly.free()
 
-    def _needed(self, *files: CheckpointFile) -> Iterator[tuple[str, TensorInfo]]:
-        for file in files or self.files:
+    def _place(self, parameters: list[Parameter], staged: int) -> HeapBlock:
+        """Place all parameters; returns the staging buffer. An OutOfMemoryError tells of all that is needed."""
+        before = self.executor.used_bytes
+        try:
+            for parameter in parameters:
+                parameter.place(self.executor)
+            return HeapBlock(self.executor, staged)
+        except OutOfMemoryError as error:
+            needed = sum(parameter.nbytes for parameter in parameters) + staged
+            available = max(0, error.details.get("available", before) - before)
+            raise OutOfMemoryError(
+                f"The weights do not fit: they need {needed:,} bytes of kernel memory; {available:,} are available.",
+                hint="Dispose of models that are not in use, load a smaller dtype, or raise env.wasm.max_memory.",
+                needed=needed,
+                available=available,
+            ) from error
+
+    def _regions(self, file: CheckpointFile, name: str, staging: HeapBlock) -> Iterator[Region]:
+        if self.bundles.owns(name):
+            yield from self.bundles.regions(file, name, staging)
+        elif name in self.tasks:
+            yield self._region(name, file.tensors[name], staging)
+
+    def _needed(self) -> Iterator[tuple[str, TensorInfo]]:
+        for file in self.files:
             yield from ((name, info) for name, info in file.tensors.items() if name in self.tasks)
 
     def _staged_bytes(self, name: str, info: TensorInfo) -> int:

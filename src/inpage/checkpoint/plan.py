@@ -1,13 +1,15 @@
 """What will be loaded where, decided from names, shapes and dtypes before anything is allocated or fetched."""
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CheckpointError, MismatchedShapesError, UnsupportedError
 from ..nn import Parameter
+from ..optable import QUANTIZED
 from .conversion import (
     LEGACY_RENAMINGS,
     Layout,
@@ -18,6 +20,7 @@ from .conversion import (
     whole,
 )
 from .files import CheckpointFile
+from .quantized import Bundle
 from .safetensors import TensorInfo
 
 if TYPE_CHECKING:
@@ -42,6 +45,16 @@ class LoadingInfo:
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
+    def to_json(self) -> str:
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "LoadingInfo":
+        """The opposite of `to_json`. Raises ValueError, TypeError."""
+        info = cls(**json.loads(text))
+        info.mismatched_keys = [(name, tuple(found), tuple(wanted)) for name, found, wanted in info.mismatched_keys]
+        return info
+
 
 class Task(NamedTuple):
     """One piece of one parameter."""
@@ -54,25 +67,38 @@ class Task(NamedTuple):
 class Plan:
     """`tasks` are the tensors that are needed, each with what becomes of it; `untouched` get initial values by name.
 
-    `copies` are pairs of tied parameters that both have a tensor of their own: (name, name to tie it to).
+    `copies` are pairs of tied parameters that both have a tensor of their own: (name, name to tie it to). `quantized`
+    are the parameters of the quantised weights by name, which are among no tasks.
     """
 
     tasks: dict[str, list[Task]]
+    quantized: dict[str, Parameter]
     untouched: dict[str, Parameter]
     copies: list[tuple[str, str]]
     info: LoadingInfo
 
 
-def make_plan(model: "PreTrainedModel", files: Sequence[CheckpointFile], *, ignore_mismatched_sizes: bool) -> Plan:
+def make_plan(
+    model: "PreTrainedModel",
+    files: Sequence[CheckpointFile],
+    *,
+    bundles: Mapping[str, Bundle] | None = None,
+    is_own: bool = False,
+    ignore_mismatched_sizes: bool = False,
+) -> Plan:
     """The plan for an unplaced model. Ties its weights where the checkpoint has one tensor for them.
 
-    Raises MismatchedShapesError unless told to ignore it, UnsupportedError for dtypes that are not floats.
+    `bundles` are quantised weights, which stand for the tensors they are made of; `is_own` says that the tensors are
+    the model's parameters as they are, so that none is to be converted. Raises MismatchedShapesError unless
+    told to ignore it, UnsupportedError for dtypes that are not floats, and for quantised weights that are no parameter.
     """
-    tensors = {name: info for file in files for name, info in file.tensors.items()}
+    bundles = bundles or {}
+    tensors = _logical_tensors(files, bundles)
     parameters = dict(model.named_parameters())
     info = LoadingInfo()
     shapes = {name: parameter.shape for name, parameter in parameters.items()}
-    layouts, unexpected = resolve_names(tensors, shapes, model.weight_conversions, model.base_model_prefix, info)
+    conversions = () if is_own else model.weight_conversions
+    layouts, unexpected = resolve_names(tensors, shapes, conversions, model.base_model_prefix, info)
     for name in [name for name, layout in layouts.items() if layout.shape != parameters[name].shape]:
         info.mismatched_keys.append((name, layouts[name].shape, parameters[name].shape))
     _check_mismatches(info, type(model).__name__, ignore_mismatched_sizes)
@@ -83,14 +109,30 @@ def make_plan(model: "PreTrainedModel", files: Sequence[CheckpointFile], *, igno
     info.unexpected_keys = _filtered(unexpected, model.keys_to_ignore_on_load_unexpected)
     mismatched = {name for name, _, _ in info.mismatched_keys}
     tasks: dict[str, list[Task]] = {}
+    quantized: dict[str, Parameter] = {}
     for name in present - mismatched:
+        if bundled := [piece.tensor for piece in layouts[name].pieces if piece.tensor in bundles]:
+            if layouts[name] != whole(bundled[0], parameters[name].shape):
+                raise UnsupportedError(f"{name!r} would have to be put together from quantised weights.")
+            quantized[bundled[0]] = parameters[name]
+            parameters[name].layout = bundles[bundled[0]].layout
+            continue
         for piece in layouts[name].pieces:
             _check_dtype(piece.tensor, tensors[piece.tensor])
             tasks.setdefault(piece.tensor, []).append(Task(parameters[name], piece))
     filled = {id(parameters[name]) for name in present - mismatched}
     names = {id(parameter): name for name, parameter in model.named_parameters()}  # one for each, if it is tied
     untouched = {names[id(p)]: p for p in model.parameters() if id(p) not in filled}
-    return Plan(tasks, untouched, copies, info)
+    return Plan(tasks, quantized, untouched, copies, info)
+
+
+def _logical_tensors(files: Sequence[CheckpointFile], bundles: Mapping[str, Bundle]) -> dict[str, TensorInfo]:
+    """Tensors of the files by name, quantised weights in the place of their parts."""
+    parts = {part for bundle in bundles.values() for part in bundle.parts.values()}
+    tensors = {name: info for file in files for name, info in file.tensors.items() if name not in parts}
+    ignored = {f"{part.rpartition('.')[0]}.{extra}" for part in parts for extra in ("weight_shape", "g_idx")}
+    tensors = {name: info for name, info in tensors.items() if name not in ignored}
+    return tensors | {name: TensorInfo(bundle.layout, bundle.shape, 0, 0) for name, bundle in bundles.items()}
 
 
 def resolve_names(
@@ -112,7 +154,8 @@ def resolve_names(
     groups: dict[tuple[WeightConverter, tuple[str, ...]], dict[int, str]] = {}
     for original, tensor in tensors.items():
         name = reduce(lambda name, renaming: renaming.rename(name), renamings, original)
-        converter, source, made = _match(name, converters)
+        # Those who quantise a weight have it as [out, in], whatever it was before.
+        converter, source, made = _match(name, () if tensor.dtype in QUANTIZED else converters)
         targets = tuple(with_prefix(target, prefix, parameters) for target in made)
         if converter is not None and all(target in parameters for target in targets):
             groups.setdefault((converter, targets), {})[source] = original
@@ -202,7 +245,7 @@ def _check_dtype(name: str, info: TensorInfo) -> None:
     if info.dtype not in SOURCE_DTYPES:
         raise UnsupportedError(
             f"Tensor {name!r} has dtype {info.dtype}; weights are read from {', '.join(SOURCE_DTYPES)}.",
-            hint="Use a checkpoint that is not quantised.",
+            hint="Use a checkpoint in floats, or one that says how it is quantised.",
             dtype=info.dtype,
         )
 

@@ -53,13 +53,18 @@ def parse_header(header: bytes, *, file: str, size: int) -> dict[str, TensorInfo
 
     Raises CheckpointError, a message of its own for each way in which the header can be wrong.
     """
+    return parse_file(header, file=file, size=size)[0]
+
+
+def parse_file(header: bytes, *, file: str, size: int) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    """Tensors as `parse_header` gives them, and the file's metadata."""
     entries = _entries(header, file)
-    entries.pop("__metadata__", None)
+    metadata = entries.pop("__metadata__", {})
     base = LENGTH_BYTES + len(header)
     infos = {name: _info(entry, name, file, base) for name, entry in entries.items()}
     ordered = dict(sorted(infos.items(), key=lambda item: (item[1].start, item[1].end)))
     _check_coverage(ordered, file, base, size)
-    return ordered
+    return ordered, metadata
 
 
 def _entries(header: bytes, file: str) -> dict[str, Any]:

@@ -1,14 +1,21 @@
 """The bytes of a file on their way to kernel memory: which part of a chunk goes to whom."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import CheckpointError
 from ..nn import HeapBlock
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
-    from ..hub import Repository
+    from ..hub import FileStream
+
+
+class Files(Protocol):
+    """Where files are read from: a repository, or one file that is kept in the store."""
+
+    async def size(self, filename: str) -> int: ...
+    def stream(self, filename: str, start: int = 0, stop: int | None = None) -> "FileStream": ...
 
 
 class Region(NamedTuple):
@@ -54,10 +61,13 @@ class Staged:
             chunk = chunk.slice(part.nbytes, chunk.nbytes)
 
 
-async def stream_into(repository: "Repository", file: str, regions: list[Region]) -> None:
-    """Hand the bytes of a file to its regions, which are in order. Reads on to the end, so that the file is stored."""
+async def stream_into(files: Files, file: str, regions: list[Region], stop: int | None = None) -> None:
+    """Hand the bytes of a file to its regions, which are in order.
+
+    Reads on to the end, so that the file is stored, or only to byte `stop`.
+    """
     position, number = regions[0].start, 0
-    async with repository.stream(file, position) as chunks:
+    async with files.stream(file, position, stop) as chunks:
         async for chunk in chunks:
             begin = position
             position += chunk.nbytes

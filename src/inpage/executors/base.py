@@ -122,7 +122,10 @@ class Executor(ABC):
 
     def _failure(self, program: Program, position: int) -> KernelError:
         op = BY_NUMBER[program.words[position] & 0xFFFF]
-        hints = {"embedding": "An id is outside the table: the tokenizer and the model may not belong together."}
+        hints = {
+            "embedding": "An id is outside the table: the tokenizer and the model may not belong together.",
+            "pack_published": "Scales are out of range, or zero points are not what quantization_config says.",
+        }
         return KernelError(
             f"The kernel of {op.name!r} (word {position} of the program) refused its operands.",
             hint=hints.get(op.name, "Check the values of the inputs."),

@@ -28,8 +28,9 @@ _ESTIMATES: dict[str, Callable[[dict[str, int]], float]] = {
     "pool": lambda o: o["batch"] * o["length"] * o["dim"] / 2,
     "topk": lambda o: o["rows"] * o["columns"],
     "quantize_rows": lambda o: o["rows"] * o["inner"] / 2,
-    "quantize_weight": lambda o: 4 * o["rows"] * o["inner"],
+    "quantize_weight": lambda o: 6 * o["rows"] * o["inner"],
     "pack_quantized": lambda o: 4 * o["rows"] * o["inner"],
+    "pack_published": lambda o: 6 * o["rows"] * o["inner"],
     "pack": lambda o: o["rows"] * o["inner"] / 2,
     "convert": lambda o: o["count"],
 }

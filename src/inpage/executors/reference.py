@@ -35,6 +35,7 @@ from ..program import REGISTERS
 from . import reference_quantized as quantized
 from .base import Executor
 from .pages import MAXIMUM, PAGE, growth
+from .reference_published import pack_published
 
 Array = npt.NDArray[Any]
 
@@ -551,6 +552,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
         pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
         rms_norm, positions, rotary_tables, rope, gated, cache_append, cache_read, gather, argmax, sample,
         quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
+        pack_published,
     )
 }  # fmt: skip
 FUNCTIONS["linear"] = linear_in("panels")

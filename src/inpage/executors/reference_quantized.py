@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 ZERO = {"q8g": 64, "q4": 8, "q4z": 0}
+QUANTS = {"q8g": (-63, 63), "q4": (-8, 7), "q4z": (0, 15)}
 
 
 class Quantized(NamedTuple):
@@ -127,22 +128,66 @@ def _quantize_rows(x: Array) -> Quantized:
 
 
 def _quantize_groups(x: Array, layout: str) -> Quantized:
-    """One scale a group of 32: q8g puts the largest magnitude at 63, q4 at -8, q4z the range at 0 .. 15."""
+    """Quants, scales and offsets of groups of 32, in float32 and in the order of the kernels' additions."""
     rows, inner = x.shape
-    missing = padded_inner(layout, inner) - inner
-    padded = np.pad(x, ((0, 0), (0, missing)), "edge" if layout == "q4z" else "constant")
-    groups = padded.reshape(rows, -1, GROUP_SIZE)
-    offset = np.zeros(groups.shape[:2], np.float32)
-    if layout == "q4z":
-        offset = groups.min(2).astype(np.float16).astype(np.float32)
-        scale, low, high = (groups.max(2) - groups.min(2)) / 15, 0, 15
-    else:
-        most = np.take_along_axis(groups, np.abs(groups).argmax(2)[..., None], 2)[..., 0]
-        scale, low, high = (-most / 8, -8, 7) if layout == "q4" else (np.abs(most) / 63, -63, 63)
-    scale = scale.astype(np.float16).astype(np.float32)
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
-    quants = np.rint((groups - offset[..., None]) * inverse[..., None]).clip(low, high)
+    groups = np.pad(x, ((0, 0), (0, padded_inner(layout, inner) - inner))).reshape(rows, -1, GROUP_SIZE)
+    counts = np.minimum(GROUP_SIZE, inner - GROUP_SIZE * np.arange(groups.shape[1])).astype(np.float32)
+    search = {"q8g": _symmetric_8bit, "q4": _symmetric_4bit, "q4z": _asymmetric_4bit}[layout]
+    with np.errstate(all="ignore"):
+        scale, offset = (values.astype(np.float16).astype(np.float32) for values in search(groups, counts))
+        inverse = np.where(scale != 0, 1 / scale, np.float32(0))[..., None]
+        quants = np.rint((groups - offset[..., None]) * inverse).clip(*QUANTS[layout])
     return Quantized(quants.reshape(rows, -1)[:, :inner].astype(np.int64), scale, offset)
+
+
+def _symmetric_8bit(x: Array, counts: Array) -> tuple[Array, Array]:
+    """Scale and offset: the largest magnitude is quant 63."""
+    return np.abs(x).max(2) / np.float32(63), np.zeros(x.shape[:2], np.float32)
+
+
+def _symmetric_4bit(x: Array, counts: Array) -> tuple[Array, Array]:
+    """Scale and offset with the least squared errors, of those tried."""
+    most = np.take_along_axis(x, np.abs(x).argmax(2)[..., None], 2)
+    y = x * np.where(np.abs(most) > np.float32(1e-30), 1 / most, np.float32(0))
+    best, scale = np.zeros(x.shape[:2], np.float32), np.zeros(x.shape[:2], np.float32)
+    for n in range(26, 37):
+        steps = np.rint(y * np.float32(0.25 * n))
+        for side, sign in ((0, 1), (1, -1)):  # a scale of the sign of `most`, and one of the other sign
+            q = steps.clip(side - 8, side + 7)
+            yq, qq = _sum(y * q), _sum(q * q)
+            score = yq * yq / qq
+            better = score > best
+            best, scale = np.where(better, score, best), np.where(better, sign * yq / qq, scale)
+    return scale * most[..., 0], np.zeros_like(scale)
+
+
+def _asymmetric_4bit(x: Array, counts: Array) -> tuple[Array, Array]:
+    """Scale and offset with the least squared errors, of those tried."""
+    exists = np.arange(GROUP_SIZE) < counts[:, None]
+    low, high = np.where(exists, x, np.inf).min(2), np.where(exists, x, -np.inf).max(2)
+    extent = high - low
+    inverse = np.where(extent > np.float32(1e-30), 1 / extent, np.float32(0))[..., None]
+    y = (np.where(exists, x, low[..., None]) - low[..., None]) * inverse
+    sum_y = _sum(y)
+    best, scale, offset = np.full_like(sum_y, -1), np.zeros_like(sum_y), np.zeros_like(sum_y)
+    for n in range(54, 69):
+        q = np.rint(y * np.float32(0.25 * n)).clip(0, 15)
+        sum_q, qq, yq = _sum(q), _sum(q * q), _sum(y * q)
+        determinant = counts * qq - sum_q * sum_q
+        slope, start = (counts * yq - sum_y * sum_q) / determinant, (qq * sum_y - sum_q * yq) / determinant
+        score = slope * yq + start * sum_y
+        better = (determinant > 0) & (score > best)
+        best, scale, offset = (np.where(better, *v) for v in ((score, best), (slope, scale), (start, offset)))
+    return scale * extent, offset * extent + low
+
+
+def _sum(x: Array) -> Array:
+    """Sums over groups, as vectors of four lanes add them up."""
+    lanes = x.reshape(*x.shape[:2], -1, 4)
+    total = lanes[:, :, 0]
+    for j in range(1, lanes.shape[2]):
+        total = total + lanes[:, :, j]
+    return (total[..., 0] + total[..., 1]) + (total[..., 2] + total[..., 3])
 
 
 def pack_quantized(m: "Memory", w: int, q: int, scale: int, offset: int, rows: int, inner: int, layout: int) -> None:

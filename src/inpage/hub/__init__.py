@@ -2,13 +2,16 @@
 
 from .cache import delete_cached, find_outdated, list_cached
 from .chunk import Chunk
+from .kept import KeptFile
 from .progress import Progress, ProgressCallback
-from .repository import FileStream, Repository
+from .repository import Repository
 from .store import StoreWarning
+from .stream import FileStream
 
 __all__ = [
     "Chunk",
     "FileStream",
+    "KeptFile",
     "Progress",
     "ProgressCallback",
     "Repository",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import FileNotFoundInRepositoryError
 from ..runtime import Awaitable, gather, resolve
-from .store import Manifest, open_store
+from .store import Identity, Manifest, open_store
 from .transport import look
 
 
@@ -65,14 +65,11 @@ async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
 
 
 async def _has_changed(manifest: Manifest, token: str) -> bool:
+    known = manifest.sources or {manifest.url: list(Identity.of(manifest))}
     try:
-        info = await look(manifest.url, token)
+        return any([Identity(*old).matches(Identity.of(await look(url, token))) is False for url, old in known.items()])
     except FileNotFoundInRepositoryError:
         return True
-    for old, new in ((manifest.sha256, info.sha256), (manifest.etag, info.etag), (manifest.size, info.size)):
-        if old is not None and new is not None:
-            return old != new
-    return False
 
 
 def _public(manifest: Manifest) -> dict[str, Any]:

@@ -12,12 +12,11 @@ from ..env import IN_NODE, env
 from .chunk import Chunk
 from .transport import Unreachable
 
-
 CHUNK = 1 << 18  # bytes; a body left to itself comes in pieces of a quarter of that, each of which takes its time
 
 
 class ByteReader:
-    """Reads a stream in pieces of CHUNK bytes, the last one shorter; as they come where an engine has no such reader."""
+    """Reads a stream in pieces of CHUNK bytes, the last one shorter; as they come where an engine cannot."""
 
     def __init__(self, stream: Any) -> None:
         try:

@@ -14,7 +14,7 @@ bytes come from the store; in `progress_total`, that all files so far do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 ProgressCallback = Callable[[dict[str, Any]], Any]
@@ -53,6 +53,13 @@ class Progress:
         """Count files that are going to be loaded into the total from the first event on."""
         for file, size in sizes.items():
             self._files.setdefault(file, {"loaded": 0, "total": size})
+
+    def replace(self, files: Iterable[str], size_of: Mapping[str, int]) -> None:
+        """Count other files in the place of some that were expected and are not going to be loaded."""
+        for file in files:
+            self._files.pop(file, None)
+        if self.wanted:
+            self.expect(size_of)
 
     def file(self, name: str, file: str, *, cached: bool) -> FileProgress:
         """Announce a file (`initiate`), if that has not been done."""

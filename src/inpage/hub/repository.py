@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any
 
 from ..env import env
 from ..errors import CorruptFileError, FileNotFoundInRepositoryError, InpageError, InputError
 from ..runtime import gather
+from . import kept
 from .chunk import Chunk
+from .kept import KeptFile
 from .progress import Progress, ProgressCallback
 from .resolve import Location, check_path, locate
 from .sources import DiskFile, Source, WebFile
-from .store import Manifest
+from .store import Manifest, open_store
+from .stream import FileStream
 
 
 class Repository:
@@ -78,6 +81,15 @@ class Repository:
                 index = name + ".index.json"
                 await self.expect(index, *await self._shards(index))
 
+    async def expect_instead(self, filename: str) -> None:
+        """Count a file in the place of all other weights that were expected."""
+        if self.progress.wanted:
+            self._replace_expected(self._shown(filename), await self.size(filename))
+
+    def _replace_expected(self, shown: str, size: int) -> None:
+        weights = [self._shown(name) for name in self._expected if ".safetensors" in name]
+        self.progress.replace(weights, {shown: size})
+
     async def _shards(self, index: str) -> set[str]:
         """The files that an index names, if there is one."""
         quiet = copy(self)
@@ -94,7 +106,7 @@ class Repository:
         try:
             return json.loads(text)
         except ValueError as error:
-            await self._forget(filename)
+            await self.forget(filename)
             raise CorruptFileError(f"{filename} of {self.name} is not JSON: {error}.", file=filename) from error
 
     async def text(self, filename: str, required: bool = True) -> str | None:
@@ -105,7 +117,7 @@ class Repository:
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            await self._forget(filename)
+            await self.forget(filename)
             raise CorruptFileError(f"{filename} of {self.name} is not UTF-8 text: {error}.", file=filename) from error
 
     async def read(self, filename: str, required: bool = True) -> bytes | None:
@@ -153,13 +165,61 @@ class Repository:
     async def _is_known_absent(self, filename: str) -> bool:
         return all([await source.is_absent() for source in self._sources(filename)])
 
+    async def _url(self, filename: str) -> str | None:
+        """URL of a file that exists; None if it is on the disk."""
+        for source in self._sources(filename):
+            try:
+                await source.size()
+            except InpageError as error:
+                _if_absent(error)
+            else:
+                return source.url
+        return None
+
     async def _size_or_none(self, filename: str) -> int | None:
         try:
             return await self._stated_size(filename)
         except InpageError:  # if it is more than an absent file, the load that follows will tell
             return None
 
-    async def _forget(self, filename: str) -> None:
+    async def is_stored(self, filename: str) -> bool:
+        """Whether the store has the whole file."""
+        store = await open_store()
+        return any([await store.find_complete(source.url) for source in self._sources(filename) if source.url])
+
+    async def find_kept(self, key: str) -> KeptFile | None:
+        """What `keep` stored under the key, if the files it was made of are still the same as far as one can know."""
+        folder = self._locations[0]
+        if folder.on_disk:
+            return None
+        url, offline = kept.kept_url(folder.base, key), bool(self._why_offline())
+        sources = [source for known in self._known.values() for source in known]
+        known = {source.url: source.info for source in sources if source.url and source.info}
+        found = await kept.find(
+            await open_store(), url, self._token, offline=offline, known=known, progress=self.progress
+        )
+        if found:
+            self._replace_expected(found.file, await found.size(found.file))
+        return found
+
+    async def keep(self, key: str, filename: str, made_of: Sequence[str], size: int, pieces: Iterable[bytes]) -> bool:
+        """Store a file of `size` bytes that was made of files of this repository; whether that was possible.
+
+        It is not where the store does not outlast the page, has no room, or cannot tell when those files change.
+        """
+        folder, store = self._locations[0], await open_store()
+        urls = [await self._url(name) for name in made_of]
+        if folder.on_disk or not all(urls):
+            return False
+        identities = await kept.identities(store, [url for url in urls if url], self._token)
+        if not all(identity.sha256 or identity.etag for identity in identities.values()):
+            return False
+        manifest = Manifest(self.name, self.revision, self._shown(filename), kept.kept_url(folder.base, key))
+        manifest.sources = {url: list(identity) for url, identity in identities.items()}
+        return await kept.write(store, manifest, size, pieces)
+
+    async def forget(self, filename: str) -> None:
+        """Remove what the store has of a file."""
         for source in self._sources(filename):
             await source.forget()
 
@@ -184,25 +244,6 @@ class Repository:
 
     def _shown(self, filename: str) -> str:
         return f"{self._subfolder}/{filename}" if self._subfolder else filename
-
-
-class FileStream:
-    """Chunks of a file. Closing it (or dropping it) ends the transfer and frees the file for other loaders."""
-
-    def __init__(self, chunks: AsyncGenerator[Chunk, None]) -> None:
-        self._chunks = chunks
-
-    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
-        return self._chunks
-
-    async def aclose(self) -> None:
-        await self._chunks.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.aclose()
 
 
 def _if_absent(error: InpageError) -> InpageError:

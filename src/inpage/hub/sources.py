@@ -13,12 +13,15 @@ from .chunk import Chunk
 from .download import download, stored
 from .progress import Progress
 from .store import Manifest, Store, open_store, read_stored
-from .transport import Body, look
+from .transport import Body, FileInfo, look
 
 _DISK_CHUNK = 4 << 20
 
 
 class Source(Protocol):
+    url: str | None  # None if the file is on the disk
+    info: FileInfo | None  # what the host stated, if it was asked
+
     async def size(self) -> int | None:
         """Length in bytes, None if it is not stated. Raises if the file does not exist or cannot be read."""
         ...
@@ -38,6 +41,9 @@ class Source(Protocol):
 
 class DiskFile:
     """A file of a local folder."""
+
+    url: str | None = None
+    info: FileInfo | None = None
 
     def __init__(self, path: str, name: str, file: str, progress: Progress) -> None:
         self._path, self._name, self._file, self._progress = path, name, file, progress
@@ -78,6 +84,8 @@ class WebFile:
 
     def __init__(self, manifest: Manifest, token: str, progress: Progress, offline: str) -> None:
         self._wanted, self._url = manifest, manifest.url
+        self.url: str | None = manifest.url
+        self.info: FileInfo | None = None
         self._token, self._progress, self._offline = token, progress, offline
         self._size: int | None = None
 
@@ -133,7 +141,8 @@ class WebFile:
         if await self.is_absent():
             raise self._not_found()
         try:
-            return (await look(self._url, self._token)).size
+            self.info = await look(self._url, self._token)
+            return self.info.size
         except FileNotFoundInRepositoryError:
             await store.remember_absent(self._wanted)
             raise

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..env import IN_BROWSER, IN_NODE, env
 from ..errors import StoreError
@@ -29,6 +29,25 @@ ABSENT_FOR = 24 * 3600  # seconds for which a file that a repository lacks is no
 
 class StoreWarning(UserWarning):
     """Files are kept in memory only, or not at all."""
+
+
+class Identity(NamedTuple):
+    """What tells one version of a file from another, as far as its host states it."""
+
+    sha256: str | None
+    etag: str | None
+    size: int | None
+
+    @classmethod
+    def of(cls, stated: Manifest | FileInfo) -> Identity:
+        return cls(stated.sha256, stated.etag, stated.size)
+
+    def matches(self, other: Identity) -> bool | None:
+        """Whether both are of one version; None if they state nothing that could be compared."""
+        for mine, its in zip(self, other, strict=True):
+            if mine is not None and its is not None:
+                return mine == its
+        return None
 
 
 @dataclass
@@ -49,6 +68,8 @@ class Manifest:
     sha256: str | None = None
     commit: str | None = None
     time: float = 0.0  # of the last change, in seconds since 1970
+    # Of a file that was made here: the identities of those it was made of, by URL. It is no file of the host then.
+    sources: dict[str, list[Any]] = field(default_factory=dict)
 
     def state(self, info: FileInfo) -> None:
         """Take over what a response states."""
@@ -68,7 +89,8 @@ class Manifest:
         """None for what another version, or a broken disk, left behind."""
         try:
             values = json.loads(data)
-            return cls(**{each.name: values[each.name] for each in fields(cls)})
+            return cls(**{each.name: values[each.name] for each in fields(cls) if each.name != "sources"},
+                       sources=values.get("sources", {}))  # fmt: skip
         except (ValueError, KeyError, TypeError):
             return None
 

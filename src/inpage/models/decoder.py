@@ -8,6 +8,7 @@ from .. import nn, ops
 from ..checkpoint.conversion import WeightRenaming
 from ..errors import InputError, UnsupportedError
 from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape
+from ..generation.generate import GenerationMixin
 from ..program import Recorded
 from ..tensor import Tensor
 from .attention import attention_function
@@ -87,8 +88,8 @@ class CausalModel(PreTrainedModel):
         if text is None or values.get("model_type") == cls.config_class.model_type:
             return values
         warnings.warn(
-            f"{name} holds a {values.get('model_type')!r} model of several parts; {cls.__name__} loads only the one for "
-            "text.",
+            f"{name} holds a {values.get('model_type')!r} model of several parts; {cls.__name__} loads only the one "
+            "for text.",
             stacklevel=2,
         )
         shared = {key: values[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in values}
@@ -274,7 +275,7 @@ class DecoderHead(CausalModel):
         setattr(self, self.base_model_prefix, self.base_class(config))
 
 
-class CausalLanguageModel(DecoderHead):
+class CausalLanguageModel(GenerationMixin, DecoderHead):
     """Scores of the vocabulary for the token after each.
 
     `labels` int32 [B, L] are the tokens themselves, -100 where there is nothing to predict; the loss shifts them.

@@ -21,6 +21,7 @@ class LastTokenClassifier(SequenceLabels, DecoderHead):
 
     def forward(self, last_mask: Tensor | None = None, labels: Tensor | None = None, **inputs: Any) -> ModelOutput:
         outputs = self.base_model.forward(**inputs)
+        last_mask = inputs.get("attention_mask") if last_mask is None else last_mask
         logits = self.score(ops.pool(outputs.last_hidden_state, last_mask, "last"))
         return with_head(outputs, None if labels is None else self.loss(logits, labels), logits=logits)
 

@@ -118,6 +118,9 @@ class PreTrainedModel(nn.Module, Awaitable):
         """`program.jit` on this model's executor, for functions that call `forward`. Freed with the model."""
         return ModelFunction(self, function)
 
+    async def read_settings(self, repository: "Repository") -> None:
+        """Read what else a family needs of the repository; called before the weights are loaded."""
+
     @classmethod
     def config_values(cls, values: dict[str, Any], name: str) -> dict[str, Any]:
         """The part of the `config.json` of repository `name` that is about this class."""
@@ -249,6 +252,7 @@ async def load(
     model = model_class(config)
     model._executor = acquire(device or DEFAULT_DEVICE)
     try:
+        await model.read_settings(repository)
         info = await load_weights(model, repository, dtype=dtype, ignore_mismatched_sizes=ignore_mismatched_sizes)
     except BaseException:
         model.dispose()

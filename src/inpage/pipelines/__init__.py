@@ -15,6 +15,7 @@ TASKS = {
     "fill-mask": "FillMaskPipeline",
     "question-answering": "QuestionAnsweringPipeline",
     "text-classification": "TextClassificationPipeline",
+    "text-generation": "TextGenerationPipeline",
     "token-classification": "TokenClassificationPipeline",
     "zero-shot-classification": "ZeroShotClassificationPipeline",
 }
@@ -28,6 +29,8 @@ _TASK_OF_ARCHITECTURE = {
     "ForQuestionAnswering": "question-answering",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
     "Model": "feature-extraction",
 }
 # What every load reads, so that the total is known from the first event on.

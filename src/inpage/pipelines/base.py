@@ -91,8 +91,8 @@ class Pipeline(ABC, Awaitable):
         """`defaults` are options for calls that do not give them."""
         self.defaults = defaults
         self.options()  # checks them
-        kind = self.head.removeprefix("AutoModel")
-        if not type(model).__name__.endswith(kind):
+        if not self.accepts(model):
+            kind = self.head.removeprefix("AutoModel")
             raise InputError(
                 f"{self.task} needs a model {kind}, not a {type(model).__name__}.", hint=f"Use {self.head}."
             )
@@ -101,6 +101,11 @@ class Pipeline(ABC, Awaitable):
         self._owns_model = owns_model
         self._disposed = False
         self._run = model.jit(self.forward)
+
+    @classmethod
+    def accepts(cls, model: Any) -> bool:
+        """Whether a model has the head for the task."""
+        return type(model).__name__.endswith(cls.head.removeprefix("AutoModel"))
 
     # The call
 

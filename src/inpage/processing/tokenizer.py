@@ -10,6 +10,7 @@ from ..errors import InputError, RemoteCodeError, UnsupportedError
 from ..runtime import Awaitable, resolve
 from .backend import load_backend
 from .batch_encoding import BatchEncoding
+from .chat_template import ChatTemplates, load_jinja
 from .lengths import UNLIMITED, Lengths, check_counts, check_side, pad_encoded, resolve_lengths
 from .special_tokens import SpecialTokens
 from .text_batch import as_text_batch
@@ -28,7 +29,7 @@ _CLEAN_UP = (
 )  # fmt: skip
 
 
-class PreTrainedTokenizer(SpecialTokens, Awaitable):
+class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
     """A tokenizer with its settings: special tokens, `model_max_length`, `padding_side`, `truncation_side`,
     `model_input_names`, `clean_up_tokenization_spaces`, `split_special_tokens`, `chat_template`.
 
@@ -87,6 +88,8 @@ class PreTrainedTokenizer(SpecialTokens, Awaitable):
         backend = build_backend(tokenizers, files)
         settings = merge_settings(files, backend, options)
         apply_options(tokenizers, backend, files, options)
+        if settings.get("chat_template"):
+            await load_jinja()
         return cls(backend, name_or_path=source.name, **settings)
 
     def __call__(

@@ -1,0 +1,87 @@
+"""Keeping in the store what was quantised while it was loaded, so that the next load reads that alone."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..env import env
+from ..errors import CheckpointError, InpageError, StoreError
+from .files import read_file
+from .layouts import Dtype
+from .plan import LoadingInfo
+from .quantized import VERSION, bundles_of
+from .selection import Checkpoint
+from .writer import CheckpointWriter
+
+if TYPE_CHECKING:
+    from ..hub import KeptFile, Repository
+    from ..models.modeling import PreTrainedModel
+
+INFO_KEY = "inpage.loading_info"
+LARGEST_PART = 0.75  # of the bytes of the source; what saves less is not kept
+
+
+class Kept(NamedTuple):
+    """What an earlier load left: its file, and what it reported."""
+
+    source: "KeptFile"
+    checkpoint: Checkpoint
+    info: LoadingInfo
+
+
+class Keeper:
+    """Finds and keeps the weights of one model in one dtype. Made before the model is filled.
+
+    The key tells apart dtypes, versions of the format, and models that take other tensors of the same repository.
+    """
+
+    def __init__(
+        self, model: "PreTrainedModel", repository: "Repository", dtype: Dtype, ignore_mismatched: bool
+    ) -> None:
+        self._model = model
+        self._repository = repository
+        self._dtype = "mixed" if isinstance(dtype, Mapping) else dtype or "fp32"
+        shapes = [[name, *parameter.shape] for name, parameter in model.named_parameters()]
+        described = [VERSION, list(dtype.items()) if isinstance(dtype, Mapping) else dtype, type(model).__name__]
+        described += [shapes, model.config.tie_word_embeddings, ignore_mismatched]
+        self._key = sha256(json.dumps(described).encode()).hexdigest()[:32]
+        self._enabled = env.keep_quantized and self._dtype not in ("fp32", "float32", "auto")
+
+    async def find(self) -> Kept | None:
+        """What is kept for this load; None if nothing is, or if it is damaged."""
+        source = await self._repository.find_kept(self._key) if self._enabled else None
+        if source is None:
+            return None
+        try:
+            file = await read_file(source, source.file)
+            shapes = {name: parameter.shape for name, parameter in self._model.named_parameters()}
+            info = LoadingInfo.from_json(file.metadata[INFO_KEY])
+            return Kept(source, Checkpoint([file], bundles_of(file, shapes), as_stored=True, is_own=True), info)
+        except (CheckpointError, StoreError, ValueError, KeyError, TypeError):
+            await source.forget()
+            return None
+
+    async def stored(self, checkpoint: Checkpoint) -> set[str]:
+        """Files of a checkpoint that the store has already: somebody may still want them."""
+        names = {file.name for file in checkpoint.files}
+        return {name for name in names if self._enabled and await self._repository.is_stored(name)}
+
+    async def keep(self, checkpoint: Checkpoint, info: LoadingInfo, stored: set[str]) -> None:
+        """Keep the loaded weights if they are smaller than their source, which is then no longer stored.
+
+        Files of the source that were `stored` before stay.
+        """
+        if not self._enabled or checkpoint.as_stored:
+            return
+        writer = CheckpointWriter(self._model, {INFO_KEY: info.to_json()})
+        if writer.nbytes > LARGEST_PART * sum(t.nbytes for file in checkpoint.files for t in file.tensors.values()):
+            return
+        names = [file.name for file in checkpoint.files]
+        filename = f"model.{self._dtype}-{self._key[:8]}.safetensors"
+        try:
+            is_kept = await self._repository.keep(self._key, filename, names, writer.nbytes, writer.pieces())
+        except InpageError:  # the model is there all the same
+            return
+        for name in set(names) - stored if is_kept else ():
+            await self._repository.forget(name)

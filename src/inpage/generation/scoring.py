@@ -1,0 +1,53 @@
+"""How likely a model finds given texts."""
+
+from array import array
+from collections.abc import Callable
+from functools import partial
+from math import exp
+from typing import Any
+
+from .. import ops
+from ..errors import InputError
+from ..tensor import Tensor, from_bytes
+from .cache import DynamicCache
+
+_CHUNK = 64  # tokens at a time: bounds the logits in memory
+
+
+def token_log_probabilities(model: Any, input_ids: Any) -> list[float]:
+    """Natural logarithm of the probability of each token after the first, given those before it.
+
+    input_ids: [L] or [1, L], at least two. Raises InputError for others.
+    """
+    ids = Tensor.from_values(input_ids, "int32").tolist()
+    if ids and isinstance(ids[0], list):
+        if len(ids) != 1:
+            raise InputError("Log-probabilities are those of one text.", hint="Score the texts one after the other.")
+        ids = ids[0]
+    if len(ids) < 2:
+        raise InputError("A text needs two tokens at least to be scored.", hint="Put the model's bos_token_id first.")
+    run = model.function("token_log_probabilities", partial(_log_probabilities, model.forward))
+    found: list[float] = []
+    with DynamicCache() as cache:
+        for start in range(0, len(ids) - 1, _CHUNK):
+            part = ids[start : min(start + _CHUNK, len(ids) - 1)]
+            vocabulary = model.config.vocab_size
+            places = [i * vocabulary + token for i, token in enumerate(ids[start + 1 : start + 1 + len(part)])]
+            found += run(input_ids=_tensor([part]), places=_tensor([places]), past_key_values=cache).data.tolist()
+    return found
+
+
+def perplexity(model: Any, tokenizer: Any, text: str) -> float:
+    """exp of the mean of -log p over the tokens of a text, as the tokenizer encodes it."""
+    scores = token_log_probabilities(model, tokenizer(text)["input_ids"])
+    return exp(-sum(scores) / len(scores))
+
+
+def _log_probabilities(forward: Callable[..., Any], *, places: Tensor, **inputs: Any) -> Tensor:
+    """Recorded: log-probabilities at flat `places` int32 [1, L] of [L, V] -> [1, L, 1]."""
+    scores = ops.log_softmax(forward(**inputs).logits)
+    return ops.embedding(places, scores.reshape(scores.size, 1))
+
+
+def _tensor(rows: list[list[int]]) -> Tensor:
+    return from_bytes((len(rows), len(rows[0])), "int32", memoryview(array("i", rows[0])))

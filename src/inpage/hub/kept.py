@@ -1,0 +1,124 @@
+"""Files made from those of a repository, and kept in the store for later loads.
+
+Such a file has its place under the repository's URL and a key. Its manifest has what the host stated about the files
+that it was made of: it counts only while the host states the same. Offline it is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any
+
+from ..errors import FileNotFoundInRepositoryError, NetworkError
+from ..runtime import gather
+from .backends import Backend, MemoryBackend
+from .chunk import Chunk
+from .download import stored
+from .progress import Progress
+from .store import Identity, Manifest, Store, Writer, read_stored
+from .stream import FileStream
+from .transport import FileInfo, look
+
+_QUERY = "?inpage-kept="
+
+
+def kept_url(folder: str, key: str) -> str:
+    """Where the store has what was made from a repository's files."""
+    return f"{folder}{_QUERY}{key}"
+
+
+class KeptFile:
+    """A complete file of the store; reads as a repository of this one file."""
+
+    def __init__(self, backend: Backend, manifest: Manifest, store: Store, progress: Progress) -> None:
+        self._backend, self._manifest, self._store, self._progress = backend, manifest, store, progress
+
+    @property
+    def file(self) -> str:
+        return self._manifest.file
+
+    @property
+    def name(self) -> str:
+        return self._manifest.name
+
+    async def size(self, filename: str) -> int:
+        return self._manifest.size or 0
+
+    def stream(self, filename: str, start: int = 0, stop: int | None = None) -> FileStream:
+        return FileStream(self._chunks(start, stop))
+
+    async def forget(self) -> None:
+        """Remove the file from the store."""
+        await self._store.remove(self._manifest)
+
+    def _chunks(self, start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
+        if stop is not None:
+            return read_stored(self._backend, self._manifest, start, stop)
+        report = self._progress.file(self.name, self.file, cached=True)
+        return stored(self._backend, self._manifest, report, start)
+
+
+async def find(
+    store: Store, url: str, token: str, *, offline: bool, known: Mapping[str, FileInfo], progress: Progress
+) -> KeptFile | None:
+    """The file kept at `url`, if the files it was made of are still the same. One that is outdated is removed.
+
+    `known` is what their hosts have stated already, by URL.
+    """
+    found = await store.find_complete(url)
+    if not found:
+        return None
+    backend, manifest = found
+    kept = KeptFile(backend, manifest, store, progress)
+    if offline:
+        return kept
+    try:
+        same = await gather(*(_is_same(store, url, old, token, known) for url, old in manifest.sources.items()))
+    except NetworkError:
+        return kept
+    if all(same):
+        return kept
+    async with store.lock(url):
+        await store.remove(manifest)
+    return None
+
+
+async def write(store: Store, manifest: Manifest, size: int, pieces: Iterable[bytes]) -> bool:
+    """Keep a file of `size` bytes; False if there is no room, or nothing lasting to keep it in."""
+    if not store.backends or isinstance(store.backends[0], MemoryBackend):
+        return False
+    free = await store.backends[0].free()
+    if free is not None and free < size:
+        return False
+    async with store.lock(manifest.url):
+        found = await store.find(manifest.url)
+        if found:
+            await store.remove(found[1])
+        writer = Writer(manifest, [store.backends[0]])
+        try:
+            for piece in pieces:
+                await writer.write(Chunk.from_bytes(piece))
+            await writer.publish(size)
+        except BaseException:
+            await writer.discard()
+            raise
+    return await store.find_complete(manifest.url) is not None
+
+
+async def identities(store: Store, urls: Iterable[str], token: str) -> Mapping[str, Identity]:
+    """What is known of files, by their URL."""
+    urls = list(urls)
+    return dict(zip(urls, await gather(*(_identity(store, url, token) for url in urls)), strict=True))
+
+
+async def _identity(store: Store, url: str, token: str) -> Identity:
+    found = await store.find_complete(url)
+    return Identity.of(found[1] if found else await look(url, token))
+
+
+async def _is_same(store: Store, url: str, old: list[Any], token: str, known: Mapping[str, FileInfo]) -> bool:
+    try:
+        now = Identity.of(known[url]) if url in known else await _identity(store, url, token)
+        return Identity(*old).matches(now) is True
+    except FileNotFoundInRepositoryError:
+        return False

@@ -1,0 +1,107 @@
+"""Chat templates: rendering, sandbox, tools, masks, continued messages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from inpage.errors import ConfigError, InputError, UnsupportedError
+from inpage.processing.tokenizer import PreTrainedTokenizer
+
+TEMPLATE = """{% for m in messages %}
+{%- if m.role == 'assistant' %}<a>{% generation %}{{ m.content }}<e>{% endgeneration %}
+{%- else %}<{{ m.role[0] }}>{{ m.content }}<e>{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<a>{% endif %}"""
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " Yes. "}]
+
+
+def tokenizer(template: Any = TEMPLATE, **settings: Any) -> PreTrainedTokenizer:
+    alphabet = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    backend.decoder = decoders.ByteLevel()  # pyright: ignore
+    return PreTrainedTokenizer(backend, chat_template=template, **settings)
+
+
+def render(template: Any = TEMPLATE, chat: Any = None, **options: Any) -> Any:
+    return tokenizer(template).apply_chat_template(chat or CHAT, tokenize=False, **options)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama-rope-llama3"])
+def test_golden(name: str) -> None:
+    folder = Path(__file__).parent.parent / "golden" / "tokenizers" / "chat" / name
+    expected = json.loads((folder / "golden_tokenizer.json").read_text())["chat"]
+    found = PreTrainedTokenizer.from_pretrained(str(folder))
+    text = found.apply_chat_template(expected["messages"], tokenize=False, add_generation_prompt=True)
+    assert text == expected["text"]
+    assert found.apply_chat_template(expected["messages"], add_generation_prompt=True)["input_ids"] == expected["ids"]
+
+
+def test_generation_prompt_and_batches() -> None:
+    assert render(add_generation_prompt=True) == "<u>Hi<e><a> Yes. <e><a>"
+    assert render(chat=[CHAT, CHAT[:1]]) == ["<u>Hi<e><a> Yes. <e>", "<u>Hi<e>"]
+
+
+@pytest.mark.parametrize(("content", "expected"), [("Yes", "<u>Hi<e><a>Yes"), (" Yes. ", "<u>Hi<e><a> Yes. ")])
+def test_continue_final_message(content: str, expected: str) -> None:
+    chat = [CHAT[0], {"role": "assistant", "content": content}]
+    assert render(chat=chat, continue_final_message=True) == expected
+
+
+def test_continuing_what_was_changed_is_refused() -> None:
+    with pytest.raises(InputError, match="does not stand"):
+        render("{{ messages[-1].content | upper }}", continue_final_message=True)
+    with pytest.raises(InputError, match="not both"):
+        render(continue_final_message=True, add_generation_prompt=True)
+
+
+def test_assistant_mask() -> None:
+    found = tokenizer().apply_chat_template(CHAT, return_assistant_tokens_mask=True)
+    text = "<u>Hi<e><a> Yes. <e>"
+    assert found["assistant_masks"] == [int(i >= text.index(" Yes")) for i in range(len(text))]
+    with pytest.raises(InputError, match="return_dict"):
+        tokenizer().apply_chat_template(CHAT, return_assistant_tokens_mask=True, return_dict=False)
+
+
+def test_environment() -> None:
+    assert render("{{ {'b': '<ä>', 'a': [1]} | tojson }}") == '{"b": "<ä>", "a": [1]}'
+    assert render("{{ messages | tojson(indent=1) }}").startswith('[\n {\n  "role"')
+    assert render("{{ strftime_now('%Y') }}").isdigit()
+    assert render("{% for m in messages %}{% break %}{% endfor %}x") == "x"
+    assert render("{{ bos_token }}{{ colour }}", colour="red") == "red"
+    with pytest.raises(InputError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ strftime_now.__globals__.sys }}", "{% for %}"],
+)
+def test_unsafe_and_broken_templates_fail(template: str) -> None:
+    with pytest.raises(ConfigError, match=r"sandbox|valid template"):
+        render(template)
+
+
+def test_tools_choose_their_template() -> None:
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | tojson }}"}]
+    tool = {"type": "function", "function": {"name": "now", "parameters": {}}}
+    assert render(templates) == "plain"
+    assert json.loads(render(templates, tools=[tool])) == [tool]
+    assert render(templates, chat_template="default", tools=[tool]) == "plain"
+    assert render("{{ documents[0].title }}", documents=[{"title": "T", "text": ""}]) == "T"
+    with pytest.raises(UnsupportedError, match="JSON schema"):
+        render(templates, tools=[print])
+
+
+@pytest.mark.parametrize("chat", [[], "Hello", [{"content": "x"}], ["x"]])
+def test_refused_conversations(chat: Any) -> None:
+    with pytest.raises(InputError, match=r"conversation|message"):
+        tokenizer().apply_chat_template(chat)
+
+
+def test_no_template() -> None:
+    with pytest.raises(InputError, match="no chat template"):
+        render(None)

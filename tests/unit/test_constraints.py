@@ -1,0 +1,142 @@
+"""Constrained output: automata, JSON schemas, masks, and samples that keep to them."""
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from inpage.errors import InputError, UnsupportedError
+from inpage.generation.automaton import DEAD, Automaton
+from inpage.generation.constraints import make_constraint
+from inpage.generation.json_schema import json_schema_pattern
+from inpage.models.auto import AutoModelForCausalLM
+from inpage.processing.tokenizer import AutoTokenizer
+
+LLAMA = str(Path(__file__).parent.parent / "golden" / "decoders" / "llama")
+PROMPT = [[1, 341, 299, 321, 381, 341, 328, 323]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Any]:
+    with AutoModelForCausalLM.from_pretrained(LLAMA) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(LLAMA)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age"],
+}
+
+
+@pytest.mark.parametrize("seed", range(67))
+def test_constrained_samples_are_valid(model: Any, tokenizer: Any, seed: int) -> None:
+    def sample(**options: Any) -> str:
+        found = model.generate(PROMPT, do_sample=True, top_k=0, seed=seed, tokenizer=tokenizer, **options).tolist()[0]
+        return tokenizer.decode([*PROMPT[0][:1], *found[len(PROMPT[0]) :]], skip_special_tokens=True)
+
+    value = json.loads(sample(json_schema=SCHEMA, max_new_tokens=60))
+    assert {"name", "age"} <= set(value) <= {"name", "age", "tags"}
+    assert len(value["name"]) <= 12 and 0 <= value["age"] <= 120 and set(value.get("tags", [])) <= {"a", "b"}
+    assert re.fullmatch(r"\d{3}-[a-c]+é*", sample(regex=r"\d{3}-[a-c]+é*", max_new_tokens=12))
+    assert sample(choices=["yes", "no", "not sure"], max_new_tokens=12) in ("yes", "no", "not sure")
+
+
+def test_constraints_with_beams_and_their_limits(model: Any, tokenizer: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = model.generate(PROMPT, num_beams=3, tokenizer=tokenizer, choices=["yes", "no"], max_new_tokens=8)
+    assert tokenizer.decode(found[0], skip_special_tokens=True).endswith(("yes", "no"))
+    with pytest.raises(InputError, match="greater max_new_tokens"):
+        model.generate(PROMPT, tokenizer=tokenizer, regex="a{9}", max_new_tokens=8)
+    with pytest.raises(InputError, match="one of"):
+        model.generate(PROMPT, tokenizer=tokenizer, regex="a", choices=["b"])
+
+
+def test_masks_are_those_of_every_token_alone(tokenizer: Any) -> None:
+    constraint = make_constraint(tokenizer, regex=r'[^"x]*"(?:en|the|ü)+ [0-9]{2}')
+    assert constraint is not None
+    automaton, tokens = constraint.automaton, constraint.vocabulary.tokens
+    for text in ("", 'A "', 'a"the', 'a"en\xfc 4', 'a"e'):
+        state = automaton.walk(0, text.encode())
+        expected = {i: s for i, b in enumerate(tokens) if b and (s := automaton.walk(state, b)) != DEAD}
+        mask = constraint.mask(state)
+        assert dict(zip(mask.tokens, mask.states, strict=True)) == expected
+        if mask.blocked is not None:
+            assert set(mask.blocked) == set(range(len(tokens))) - set(expected)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a|b", "[^x]*é{2,3}", r"\d{3}-\w+", ".*", r"[\W]", r"[^\s]+", "", "(?:ab)*c?", "ß[中-語]?"]
+)
+def test_automata_match_as_re_does(pattern: str) -> None:
+    automaton, random = Automaton(pattern), Random(1)
+    for _ in range(1500):
+        text = "".join(random.choice("abxé 1-_ß中😀\n03c") for _ in range(random.randint(0, 6)))
+        expected = re.fullmatch(pattern, text) is not None
+        assert automaton.matches(text) == expected or (expected and not text.isascii()), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"type": "integer", "minimum": -12, "exclusiveMaximum": 105}, [-12, -1, 0, 7, 99, 104], [-13, 105, "1", 1.5]),
+        (
+            {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2},
+            [[True], [False, True]],
+            [[], [1]],
+        ),
+        ({"anyOf": [{"type": "null"}, {"const": {"a": [1]}}]}, [None, {"a": [1]}], [{}, {"a": [2]}]),
+        ({"type": ["string", "integer"], "maxLength": 2, "minimum": 5}, ["ab", 5], ["abc", 4, None]),
+        ({"type": "string", "format": "date"}, ["2024-02-28"], ["2024-13-01", "x"]),
+        ({"type": "string", "pattern": "^a+$"}, ["aa"], ["ab", ""]),
+        ({"type": "object", "additionalProperties": {"type": "null"}}, [{}, {"x": None}], [{"x": 1}, []]),
+        ({"properties": {"a": {"type": "null"}, "b": {"type": "null"}}}, [{}, {"a": None}, {"b": None}], [{"c": 1}]),
+        ({}, [1, "x", [{"a": None}]], []),
+        (
+            {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
+            [[], [[]]],
+            [1, [1]],
+        ),
+    ],
+    ids=str,
+)
+def test_json_schemas(schema: Any, valid: list[Any], invalid: list[Any]) -> None:
+    automaton = Automaton(json_schema_pattern(schema))
+    assert [value for value in valid if not automaton.matches(json.dumps(value))] == []
+    assert [value for value in invalid if automaton.matches(json.dumps(value))] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "error", "words"),
+    [
+        ("{", InputError, "no JSON"),
+        ({"type": "text"}, InputError, "no type"),
+        ({"enum": []}, InputError, "no value"),
+        ({"type": "array", "uniqueItems": True}, UnsupportedError, "uniqueItems"),
+        ({"type": "number", "minimum": 1}, UnsupportedError, "minimum"),
+        ({"type": "string", "pattern": "."}, UnsupportedError, "escapes"),
+        ({"$ref": "#/x"}, InputError, "nothing at"),
+        ({"$ref": "other.json"}, UnsupportedError, "out of"),
+        ({"$ref": "#"}, UnsupportedError, "contains itself"),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, InputError, "No integer"),
+    ],
+    ids=str,
+)
+def test_refused_json_schemas(schema: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        json_schema_pattern(schema)

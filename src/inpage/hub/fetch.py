@@ -12,25 +12,6 @@ from ..env import IN_NODE, env
 from .chunk import Chunk
 from .transport import Unreachable
 
-CHUNK = 1 << 18  # bytes; a body left to itself comes in pieces of a quarter of that, each of which takes its time
-
-
-class ByteReader:
-    """Reads a stream in pieces of CHUNK bytes, the last one shorter; as they come where an engine cannot."""
-
-    def __init__(self, stream: Any) -> None:
-        try:
-            self._reader = stream.getReader(to_js({"mode": "byob"}, dict_converter=js.Object.fromEntries))
-            self._least = to_js({"min": CHUNK}, dict_converter=js.Object.fromEntries)
-        except JsException:
-            self._reader, self._least = stream.getReader(), None
-
-    async def read(self) -> Any:
-        """A Uint8Array, empty or None at the end."""
-        if self._least is None:
-            return (await self._reader.read()).value
-        return (await self._reader.read(js.Uint8Array.new(CHUNK), self._least)).value
-
 
 async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchResponse:
     abort = js.AbortController.new()
@@ -52,7 +33,7 @@ async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchRes
 class FetchResponse:
     def __init__(self, response: Any, abort: Any, *, identity: bool) -> None:
         self._abort = abort
-        self._reader = ByteReader(response.body) if response.body else None
+        self._reader = response.body.getReader() if response.body else None
         self.status: int = response.status
         self.url: str = response.url
         self.headers = {entry[0].lower(): entry[1] for entry in response.headers}
@@ -64,10 +45,10 @@ class FetchResponse:
         if self._reader is None:
             return None
         try:
-            value = await self._reader.read()
+            result = await self._reader.read()
         except JsException as error:
             raise Unreachable(error.message) from error
-        return Chunk(value) if value and value.byteLength else None
+        return None if result.done else Chunk(result.value)
 
     def close(self) -> None:
         if self._reader is not None:

@@ -264,6 +264,8 @@ function showMatrix() {
 
 // Start
 
+// With `?threads`, a host that cannot isolate the page by headers has a service worker do it.
+if (new URLSearchParams(location.search).has("threads")) await (await import("./isolation.js")).isolated;
 env.remoteHost = "./"; // no model is looked for anywhere but beside this page
 textarea.value = SAMPLE;
 startTheme(() => heatMap.draw());

@@ -46,18 +46,19 @@ def check_dtype(dtype: Dtype) -> None:
 def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
     """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none.
 
-    A dtype for all spares output layers the 4 bits (`HEAD_LAYOUT_OF`); patterns are taken as they are.
+    A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`); other patterns are
+    taken as they are.
     """
     dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
     unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()
     parameters = dict(model.named_parameters())
-    spared = set[int]() if isinstance(dtype, Mapping) else {id(parameters[name]) for name in model.tied_weights_keys}
+    spared = {id(parameters[name]) for name in model.tied_weights_keys}
     for name, module in owners(model):
         pattern = next((pattern for pattern in dtypes if fnmatchcase(name, pattern)), None)
         layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
         unused.discard(pattern or "")
         if layout != "panels" and _is_packed(parameters[name], module):
-            spare = id(parameters[name]) in spared
+            spare = pattern == "*" and id(parameters[name]) in spared
             parameters[name].layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
     if unused:
         raise UnsupportedError(

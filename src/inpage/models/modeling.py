@@ -172,6 +172,11 @@ class PreTrainedModel(nn.Module, Awaitable):
     def __exit__(self, *exception: object) -> None:
         self.dispose()
 
+    def __del__(self) -> None:
+        """A model that is dropped without `dispose` gives its memory back, too, but later."""
+        if getattr(self, "_executor", None) is not None:
+            self.dispose()
+
     def _prepare_input(self, name: str, value: Any) -> Tensor:
         if name in self.label_names:
             return Tensor.from_values(value)

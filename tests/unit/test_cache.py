@@ -158,8 +158,6 @@ def test_wrong_use(model: LlamaForCausalLM) -> None:
             logits(model, tokens(2, 4), cache, attention_mask=[[1] * 4] * 2)
         with pytest.raises(InputError, match="use_cache=False"):
             model(input_ids=[[1]], past_key_values=cache, use_cache=False)
-        with pytest.raises(UnsupportedError, match="maps"):
-            model(input_ids=[[1], [2]], past_key_values=cache, output_attentions=True)
         assert cache.get_seq_length() == 4
         with LlamaForCausalLM.from_pretrained(FOLDER, device="reference") as other, pytest.raises(InputError):
             logits(other, tokens(2, 4), cache)
@@ -187,3 +185,15 @@ def test_use_cache_gives_a_cache(model: LlamaForCausalLM) -> None:
     assert outputs.past_key_values.get_seq_length() == 2
     assert "past_key_values" not in model(input_ids=[[5, 6]])
     outputs.past_key_values.dispose()
+
+
+def test_attention_maps_over_a_cache(model: LlamaForCausalLM) -> None:
+    ids, mask = tokens(2, 12), np.ones((2, 12), np.int64)
+    mask[1, :3] = 0
+    whole = model(input_ids=ids, attention_mask=mask, output_attentions=True)
+    with DynamicCache() as cache:
+        logits(model, ids[:, :8], cache, attention_mask=mask[:, :8])
+        for start in (8, 10):
+            part = model(input_ids=ids[:, start : start + 2], past_key_values=cache, output_attentions=True)
+            for found, expected in zip(part.attentions, whole.attentions, strict=True):
+                assert close(np.asarray(found), np.asarray(expected)[:, :, start : start + 2, : start + 2])

@@ -25,6 +25,8 @@ LAYOUT_OF = {
     "q4z": "q4z",
 }
 """Layout of linear weights by dtype."""
+HEAD_LAYOUT_OF = {"q4": "q8g", "q4z": "q8g"}
+"""Layouts that a vocabulary's output layer, and the table tied to it, has instead: it suffers most from 4 bits."""
 SMALLEST_TABLE = 1 << 20
 """Elements from which on an embedding is packed as the linear weights are; smaller ones would save little."""
 
@@ -42,16 +44,21 @@ def check_dtype(dtype: Dtype) -> None:
 
 
 def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
-    """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none."""
+    """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none.
+
+    A dtype for all spares output layers the 4 bits (`HEAD_LAYOUT_OF`); patterns are taken as they are.
+    """
     dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
     unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()
     parameters = dict(model.named_parameters())
+    spared = set[int]() if isinstance(dtype, Mapping) else {id(parameters[name]) for name in model.tied_weights_keys}
     for name, module in owners(model):
         pattern = next((pattern for pattern in dtypes if fnmatchcase(name, pattern)), None)
         layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
         unused.discard(pattern or "")
         if layout != "panels" and _is_packed(parameters[name], module):
-            parameters[name].layout = layout
+            spare = id(parameters[name]) in spared
+            parameters[name].layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
     if unused:
         raise UnsupportedError(
             f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}.",

@@ -80,7 +80,8 @@ def _quantized(executor: "Executor", parameter: Parameter) -> Iterator[bytes]:
     rows, inner = parameter.shape
     tensors = list(entries("", parameter.layout, (rows, inner)).values())
     sizes = [prod(entry.shape) * BITS[entry.dtype] // 8 // rows for entry in tensors]
-    scale, offset = HeapBlock(executor, sizes[0] * rows), HeapBlock(executor, sizes[0] * rows)
+    scale = HeapBlock(executor, sizes[0] * rows)
+    offset = HeapBlock(executor, scale.nbytes) if parameter.layout == "q4z" else scale  # then it is not written
     blocks = list(_blocks(parameter, sizes[-1]))
     quants = HeapBlock(executor, sizes[-1] * blocks[0][1])
 

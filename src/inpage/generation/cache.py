@@ -70,6 +70,7 @@ class _Group:
     """The layers of one window. `rows` are in use, of which the first is token `start` of the sequence."""
 
     def __init__(self, number: int, window: int, batch: int) -> None:
+        self.number = number
         self.window = window
         self.batch = batch
         self.layers: list[CacheLayer] = []
@@ -130,6 +131,11 @@ class Cache:
     def mask(self) -> list[bytearray] | None:
         """For every sequence 1 where a token is visible, 0 where it is not; None if all are."""
         return self._mask
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows in use, for every group of layers."""
+        return tuple(group.rows for group in self._groups)
 
     @property
     def batch_size(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .. import nn, ops
 from ..checkpoint.conversion import WeightRenaming
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError
 from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape
 from ..generation.generate import GenerationMixin
 from ..program import Recorded
@@ -37,14 +37,19 @@ class Pass:
     """
 
     def __init__(
-        self, implementation: str, mask: Tensor | None, cache: Cache | None, output_attentions: bool, seen: int
+        self,
+        implementation: str,
+        mask: Tensor | None,
+        cache: Cache | None,
+        output_attentions: bool,
+        rows: Sequence[int] | None,
     ) -> None:
         self.tables: dict[str, Tensor] = {}
         self._function = attention_function("eager" if output_attentions else implementation)
         self._maps = output_attentions
         self._mask = mask
         self._cache = cache
-        self._seen = seen
+        self._rows = rows
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:
         """Context [B, L, H*D] and, if they are asked for, the attention maps [B, H, L, tokens]."""
@@ -55,10 +60,12 @@ class Pass:
             return self._function(q, k, v, self._mask, kv_heads=heads.kv_count, causal=True, **common)
         layer = self._cache.layers[heads.layer]
         keys, values = layer.append(k, v)
-        if self._maps:
-            raise UnsupportedError(
-                "Attention maps are not given together with a cache.", hint="Leave past_key_values and use_cache out."
-            )
+        if self._rows is not None:
+            rows = self._rows[layer.group.number] + q.shape[1]
+            mask = layer.group.mask
+            seen = None if mask is None else ops.slice(mask, 1, 0, rows)
+            keys, values = layer.read(keys, rows), layer.read(values, rows)
+            return self._function(q, keys, values, seen, kv_heads=heads.kv_count, causal=True, **common)
         context = ops.cached_attention(
             q, keys, values, layer.group.mask, length=layer.group.after, head_dim=heads.dim, dtype=layer.dtype, **common
         )
@@ -158,6 +165,8 @@ class CausalModel(PreTrainedModel):
             return recorded(**arguments)
         mask = arguments.pop("attention_mask", None)
         with cache.extended(self.executor, backbone.cache_shapes, batch, length, mask) as registers:
+            if arguments.get("output_attentions"):
+                arguments["rows"] = cache.rows
             return recorded(registers=registers, **arguments)
 
 
@@ -230,15 +239,19 @@ class DecoderModel(CausalModel):
         inputs_embeds: Tensor | None = None,
         rope_frequencies: Tensor | None = None,
         past_key_values: Cache | None = None,
+        rows: Sequence[int] | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> ModelOutput:
-        """`last_hidden_state` [B, L, N], and the tuples `hidden_states` and `attentions`."""
+        """`last_hidden_state` [B, L, N], and the tuples `hidden_states` and `attentions`.
+
+        `rows`, those in use of every group of the cache, are given with `output_attentions` alone: maps have a shape.
+        """
         tokens: Any = inputs_embeds if input_ids is None else input_ids
         batch, length = tokens.shape[:2]
         if position_ids is None:
             position_ids = ops.positions(batch, length, 0 if past_key_values is None else SEEN)
-        run = Pass(self.config.attn_implementation, attention_mask, past_key_values, output_attentions, 0)
+        run = Pass(self.config.attn_implementation, attention_mask, past_key_values, output_attentions, rows)
         for kind, rotary in self.rotary().items():
             run.tables[kind] = rotary.tables(position_ids, rope_frequencies if rotary.dynamic else None)
         x = self.embed(input_ids, inputs_embeds, position_ids)

@@ -242,7 +242,8 @@ def test_adapters_work_over_quantised_weights(tmp_path: Path, dtype: str) -> Non
 def test_tied_weights_are_adapted_in_one_place_and_not_merged(tmp_path: Path) -> None:
     deltas = write_adapter(tmp_path / "a", LLAMA, r"lm_head\.weight")
     with AutoModelForCausalLM.from_pretrained(str(LLAMA)) as model:
-        model.lm_head.weight.free()
+        for parameter in (model.lm_head.weight, model.model.embed_tokens.weight):
+            parameter.free()
         model.lm_head.weight = model.model.embed_tokens.weight = tied = type(model.lm_head.weight)((420, 32), "panels")
         tied.place(model.executor)
         model.executor.write(tied.address, np.ones(tied.nbytes // 4, np.float32))

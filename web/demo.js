@@ -1,7 +1,8 @@
 /** Semantic search over the visitor's own text: embed its parts, embed the query, compare. */
 
-import { env, InpageError, pipeline, requests } from "./inpage.js";
+import { env, pipeline } from "./inpage.js";
 import { HeatMap } from "./heatmap.js";
+import { announce, countRequests, element, isAborted, showError, showFact, showLoading, showProgress, startTheme } from "./page.js";
 
 const MODEL = "./models/sentence-transformers/all-MiniLM-L6-v2/";
 const OPTIONS = /** @type {const} */ ({ pooling: "mean", normalize: true });
@@ -22,15 +23,11 @@ Light from the Andromeda galaxy set out before there were people to see it. With
 
 /** @typedef {{text: string, start: number, end: number}} Part */
 
-/** @template {HTMLElement} T @param {string} id @returns {T} */
-const element = (id) => /** @type {T} */ (document.getElementById(id));
-
 /** @type {HTMLFormElement} */ const source = element("source");
 /** @type {HTMLTextAreaElement} */ const textarea = element("text");
 /** @type {HTMLInputElement} */ const queryInput = element("query");
 /** @type {HTMLButtonElement} */ const indexButton = element("index");
 /** @type {HTMLButtonElement} */ const stopButton = element("stop");
-/** @type {HTMLProgressElement} */ const progressBar = element("progress");
 /** @type {HTMLOListElement} */ const resultList = element("results");
 /** @type {HTMLDetailsElement} */ const matrix = element("matrix");
 
@@ -82,35 +79,19 @@ function showSource() {
 
 /** The pipeline, loaded once. @param {AbortSignal} signal */
 function load(signal) {
-  const started = performance.now();
-  extractor ??= pipeline("feature-extraction", MODEL, { progress_callback: showLoading, signal }).then(
+  extractor ??= showLoading("91 MB, downloaded once", (progress_callback) =>
+    pipeline("feature-extraction", MODEL, { progress_callback, signal }),
+  ).then(
     (pipe) => {
-      showFact("model", "Ready", `${modelSource} in ${seconds(performance.now() - started)}`);
       localStorage.setItem(VISITED, "yes");
       return pipe;
     },
     (error) => {
       extractor = undefined;
-      showFact("model", "Not loaded", "91 MB, downloaded once");
       throw error;
     },
   );
   return extractor;
-}
-
-let modelSource = "loaded";
-
-/** @param {import("./inpage.js").ProgressEvent} event */
-function showLoading(event) {
-  if (event.status === "boot") {
-    showFact("model", "Starting Python", "in a worker of this page");
-    showProgress(event.progress / 5, "Starting Python …");
-  } else if (event.status === "progress_total") {
-    const [doing, from] = event.cached ? ["Loading", "from this browser’s cache"] : ["Downloading", "to keep in this browser"];
-    modelSource = event.cached ? "from this browser’s cache" : "downloaded and kept";
-    showFact("model", doing, from);
-    showProgress(20 + 0.8 * event.progress, `Model: ${megabytes(event.loaded)} of ${megabytes(event.total)} MB, ${from}`);
-  }
 }
 
 /**
@@ -182,7 +163,7 @@ async function ask() {
     announce(`${Math.min(SHOWN, ranked.length)} results in ${took} milliseconds. Best: ${ranked[0].part.text}`);
     await countRequests();
   } catch (error) {
-    if (!(error instanceof InpageError && error.code === "aborted")) showError(error);
+    if (!isAborted(error)) showError(error);
   }
 }
 
@@ -281,85 +262,16 @@ function showMatrix() {
   matrix.querySelector(".scroll")?.replaceChildren(table);
 }
 
-// What the page says
-
-/** @param {number} percent @param {string} label */
-function showProgress(percent, label) {
-  const work = element("work");
-  work.hidden = false;
-  work.classList.remove("failed");
-  progressBar.hidden = false;
-  progressBar.value = percent;
-  element("progress-label").textContent = label;
-}
-
-/** @param {unknown} error */
-function showError(error) {
-  const aborted = error instanceof InpageError && error.code === "aborted";
-  const message = aborted ? "Stopped." : error instanceof Error ? error.message : String(error);
-  showProgress(0, message);
-  progressBar.hidden = true;
-  element("work").classList.toggle("failed", !aborted);
-  announce(message);
-}
-
-/** @param {string} id @param {string} value @param {string} note */
-function showFact(id, value, note) {
-  element(id).textContent = value;
-  element(`${id}-note`).textContent = note;
-}
-
-/** @param {string} text */
-function announce(text) {
-  element("status").textContent = text;
-}
-
-/** @param {number} milliseconds */
-const seconds = (milliseconds) => `${(milliseconds / 1000).toFixed(1)} s`;
-/** @param {number} bytes */
-const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
-
-/** @type {Set<string>}  What this page has fetched. */
-const fetched = new Set();
-new PerformanceObserver((list) => list.getEntries().forEach(({ name }) => fetched.add(name))).observe({
-  type: "resource",
-  buffered: true,
-});
-
-/** Count what page and worker have fetched from other hosts. */
-async function countRequests() {
-  const all = [...fetched, ...(await requests().catch(() => []))].map((url) => new URL(url));
-  const foreign = all.filter((url) => url.protocol.startsWith("http") && url.origin !== location.origin);
-  element("foreign").textContent = String(foreign.length);
-  element("foreign").classList.toggle("bad", foreign.length > 0);
-  const hosts = [...new Set(foreign.map(({ host }) => host))];
-  element("foreign-note").textContent = hosts.length ? hosts.join(", ") : `of ${all.length}, in page and worker`;
-}
-
-// Theme
-
-function setTheme(/** @type {string | null} */ theme) {
-  if (theme) document.documentElement.dataset.theme = theme;
-  const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  element("theme").textContent = dark ? "Light" : "Dark";
-  element("theme").ariaLabel = `Switch to ${dark ? "light" : "dark"} colours`;
-  heatMap.draw();
-}
-
 // Start
 
+// With `?threads`, a host that cannot isolate the page by headers has a service worker do it.
+if (new URLSearchParams(location.search).has("threads")) await (await import("./isolation.js")).isolated;
 env.remoteHost = "./"; // no model is looked for anywhere but beside this page
 textarea.value = SAMPLE;
-setTheme(localStorage.getItem("inpage-demo-theme"));
+startTheme(() => heatMap.draw());
 showSource();
 void countRequests();
 
-element("theme").addEventListener("click", () => {
-  const theme = element("theme").textContent === "Dark" ? "dark" : "light";
-  localStorage.setItem("inpage-demo-theme", theme);
-  setTheme(theme);
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(localStorage.getItem("inpage-demo-theme")));
 source.addEventListener("submit", (event) => {
   event.preventDefault();
   void index();

@@ -2,7 +2,7 @@
 """The demo in one command: set up, build, fetch the model, lay out the site, and use it in headless Chromium.
 
     python3 web/demo.py           prints what the page found, how fast, and which hosts it asked; leaves screenshots
-    python3 web/demo.py --open    serves the page until Ctrl+C, to be used by hand
+    python3 web/demo.py --open    serves the search page and chat.html until Ctrl+C, to be used by hand
 
 The site is dist/site: plain files, to be put on any static host.
 """
@@ -25,6 +25,7 @@ from tests import environment  # noqa: E402
 
 DIST = ROOT / "dist"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+CHAT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 QUERY = "how do I fix a puncture?"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
@@ -139,7 +140,9 @@ def main() -> None:
     from tests import models
 
     build_wheels.build("runtime")
-    site = build_site(DIST / "site", DIST / "runtime", {MODEL: models.path(MODEL)})
+    # The headless visit is about the search page; the chat's model is fetched for people only.
+    names = [MODEL, CHAT_MODEL] if options.open or (models.root() / CHAT_MODEL).exists() else [MODEL]
+    site = build_site(DIST / "site", DIST / "runtime", {name: models.path(name) for name in names})
     with serve(site, options.port if options.open else 0) as url:
         if options.open:
             print(f"The demo is at {url} (Ctrl+C ends it).", flush=True)

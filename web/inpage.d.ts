@@ -286,11 +286,11 @@ export interface TextStream<Result> extends AsyncIterable<string> {
  *
  * Leaving the loop aborts the call.
  */
-export function stream<Input, Result>(
-  generate: (input: Input, options?: TextGenerationOptions) => Promise<Result>,
-  input: Input,
+export function stream(
+  generate: TextGenerationPipeline,
+  input: string | ChatMessage[],
   options?: TextGenerationOptions,
-): TextStream<Result>;
+): TextStream<{ generated_text: any }[]>;
 
 export interface ZeroShotClassificationPipeline extends Pipeline {
   (text: string, labels: string | string[], options?: ZeroShotClassificationOptions): Promise<Ranking>;
@@ -440,7 +440,10 @@ export const env: {
   /** Whether files are kept in Cache Storage, in the cache `cacheName`. */
   useBrowserCache: boolean;
   cacheName: string;
-  /** Of the WebAssembly kernels; null lets them choose. */
+  /**
+   * Of the WebAssembly kernels; null lets them choose: threads are half the logical cores, at most 4. More than one needs
+   * a cross-origin isolated page: the headers Cross-Origin-Opener-Policy and -Embedder-Policy, or `isolation.js`.
+   */
   wasm: { numThreads: number | null; variant: string | null; maxMemory: number | null };
 };
 

@@ -351,7 +351,7 @@ export function stream(generate, input, { signal, progress_callback, ...options 
   let ended = false;
   let wake = () => {};
   const notify = () => wake();
-  const result = generate(input, {
+  const result = generate(/** @type {any} */ (input), {
     ...options,
     signal: controller.signal,
     progress_callback(event) {

@@ -22,10 +22,15 @@ def prepare(sha256: str) -> None:
     global wheel
     import inpage
 
+    from .executors import wasm
+
     for module in pkgutil.walk_packages(inpage.__path__, "inpage."):
         if module.name not in NOT_FOR_PAGES:
             with suppress(ModuleNotFoundError):  # those for CPython need packages that are not here
                 import_module(module.name)
+    # Some modules of the standard library come in with the first use of others.
+    wasm.kernels(next(iter(wasm.VARIANTS)))
+    b"".decode("utf-8-sig")
     wheel = sha256
     os.environ.pop("PYTHONHASHSEED", None)
     sys.path[:] = filter(None, sys.path)  # Pyodide adds the working directory at every start

@@ -8,6 +8,11 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
+process.on("uncaughtException", ({ message }) => {
+  console.error(message); // without the source line, which is a megabyte
+  process.exit(1);
+});
+
 const [runtime, output] = process.argv.slice(2).map((path) => resolve(path));
 const { loadPyodide } = await import(pathToFileURL(join(runtime, "pyodide.mjs")).href);
 const lock = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));

@@ -13,10 +13,11 @@ from tests.golden.data import Golden, assert_equal, folders
 
 CASES = [
     (folder, case)
-    for group in ("encoders", "variants")
+    for group in ("encoders", "decoders", "variants")
     for folder in folders(group)
     for case, spec in Golden(folder).cases.items()
     if "dtype" not in spec  # computed in half precision by transformers
+    and "generate" not in spec
 ]
 
 SETUP = """
@@ -65,7 +66,10 @@ def test_outputs(worker: PythonWorker, folder: Path, case: str) -> None:
         inputs={name: value.tolist() for name, value in golden.inputs(case).items()},
     )
     arrays = {name: np.array(value, np.float32) for name, value in found.items()}
-    assert_equal(arrays, golden.outputs(case))
+    expected = golden.outputs(case)
+    if "logits" not in expected:  # stored for the loss alone
+        arrays.pop("logits", None)
+    assert_equal(arrays, expected)
 
 
 def test_weights_are_freed_and_numpy_is_not_imported(worker: PythonWorker) -> None:

@@ -232,7 +232,16 @@ def test_show_config_names_every_op(capsys: pytest.CaptureFixture[str]) -> None:
     wasm.show_config()
     printed = capsys.readouterr().out
     assert "relaxed" in printed
+    assert "\nthreads: 1 of " in printed
     assert all(f"\n{op} " in printed for op in OPS)
+
+
+def test_show_config_tells_the_threads(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wasm.env.wasm, "num_threads", 2)
+    wasm.show_config()
+    printed = capsys.readouterr().out
+    assert "\nthreads: 2 of " in printed
+    assert "relaxed_threads of" in printed
 
 
 def test_a_closed_executor_refuses() -> None:

@@ -105,6 +105,12 @@ def choose(wanted: str | None = None, shared: bool = False) -> str:
     return wanted
 
 
+def decide(wanted: str | None = None) -> tuple[str, int]:
+    """The variant and the number of threads to run on. Raises as `choose`."""
+    count = 1 if wanted and not _is_shared(wanted) else _threads()
+    return choose(wanted, shared=count > 1), count
+
+
 def _is_shared(variant: str) -> bool:
     return "threads" in VARIANTS.get(variant, ())
 
@@ -151,9 +157,7 @@ class WasmExecutor(Executor):
                 f"env.wasm.max_memory is {env.wasm.max_memory:,} bytes, less than what kernel memory starts with.",
                 hint=f"Set it to {INITIAL_PAGES * PAGE:,} or more.",
             )
-        variant = variant or env.wasm.variant
-        self.threads = 1 if variant and not _is_shared(variant) else _threads()
-        self.variant = choose(variant, shared=self.threads > 1)
+        self.variant, self.threads = decide(variant or env.wasm.variant)
         self._instance = self._open([self.variant] if variant or self.threads == 1 else [self.variant, choose()])
         super().__init__(self._instance.heap_base)
         self._helpers: list[threads.Helper] = []
@@ -242,10 +246,10 @@ _DTYPES = {
 
 
 def config() -> dict[str, Any]:
-    """What the executor chooses here: the host, its features, the variant, and the kernel of every op and dtype."""
-    variant = choose(env.wasm.variant)
+    """What the executor chooses here: host, features, variant, threads, and the kernel of every op and dtype."""
+    variant, count = decide(env.wasm.variant)
     table = [{"op": op, "dtype": _DTYPES.get(op, "float32"), "kernel": f"{op}_{variant}"} for op in OPS]
-    return {"host": host().NAME, "features": sorted(features()), "variant": variant, "kernels": table}
+    return {"host": host().NAME, "features": sorted(features()), "variant": variant, "threads": count, "kernels": table}
 
 
 def show_config() -> None:
@@ -253,6 +257,7 @@ def show_config() -> None:
     chosen = config()
     print(f"WebAssembly host: {chosen['host']}; features: {', '.join(chosen['features']) or 'none'}")
     print(f"kernel variant: {chosen['variant']} of {', '.join(VARIANTS)} (override: env.wasm.variant)")
+    print(f"threads: {chosen['threads']} of {threads.cores()} cores (override: env.wasm.num_threads)")
     print(f"{'op':18}{'dtype':10}kernel")
     for row in chosen["kernels"]:
         print(f"{row['op']:18}{row['dtype']:10}{row['kernel']}")

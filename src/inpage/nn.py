@@ -129,14 +129,27 @@ class ModuleList(Module):
 
 
 class Linear(Module):
-    """y = x W^T + b, with an activation and a residual fused when given."""
+    """y = x W^T + b, with an activation and a residual fused when given.
+
+    `low_rank` are pairs of parameters A [r, in] and B [out, r], whose products B A an adapter adds to W.
+    """
+
+    low_rank: tuple[tuple[Parameter, Parameter], ...] = ()
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         self.weight = Parameter((out_features, in_features), layout="panels")
         self.bias = Parameter((out_features,)) if bias else None
 
     def forward(self, x: Tensor, activation: str = "none", residual: Tensor | None = None) -> Tensor:
-        return ops.linear(x, self.weight, self.bias, activation, residual)
+        if not self.low_rank:
+            return ops.linear(x, self.weight, self.bias, activation, residual)
+        y = ops.linear(x, self.weight, self.bias, residual=residual if activation == "none" else None)
+        for a, b in self.low_rank:
+            y = ops.linear(ops.linear(x, a), b, residual=y)
+        if activation == "none":
+            return y
+        y = ops.activation(y, activation)
+        return y if residual is None else ops.add(y, residual)
 
 
 class Embedding(Module):

@@ -18,7 +18,7 @@ from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
 from ..tensor import Tensor
 from .bundles import BundleLoader
-from .conversion import Piece, row_major
+from .conversion import Piece, row_major, whole
 from .files import CheckpointFile
 from .initialize import DEFAULT_STD, initialize, owners
 from .keep import Keeper, Kept
@@ -67,6 +67,23 @@ async def load_weights(
             raise
     _warn(model, info, repository.name)
     return info
+
+
+async def load_parameters(
+    executor: "Executor", repository: "Repository", file: CheckpointFile, parameters: dict[str, Parameter]
+) -> None:
+    """Place parameters that are in no model's tree, and fill each from the tensor of `file` that it is listed by.
+
+    Shapes and dtypes must have been checked. If it fails, or the task is cancelled, all memory is given back.
+    """
+    tasks = {name: [Task(parameter, whole(name, parameter.shape).pieces[0])] for name, parameter in parameters.items()}
+    plan = Plan(tasks, {}, {}, [], LoadingInfo())
+    try:
+        await _Loader(executor, plan, Checkpoint([file], {}, False, False)).load(repository, list(parameters.values()))
+    except BaseException:
+        for parameter in parameters.values():
+            parameter.free()
+        raise
 
 
 async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) -> LoadingInfo | None:

@@ -11,6 +11,7 @@ from ..program import Recorded
 from ..program import jit as record_on_first_call
 from ..runtime import Awaitable, resolve
 from ..tensor import Tensor
+from .adapters import AdapterMixin
 from .attention import attention_function
 from .configuration import PreTrainedConfig, read_config, remote_code_error
 from .outputs import ModelOutput
@@ -24,7 +25,7 @@ ModelClass = Callable[[dict[str, Any], str], "type[PreTrainedModel]"]
 DEFAULT_DEVICE = "wasm"
 
 
-class PreTrainedModel(nn.Module, Awaitable):
+class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
     """Base of all models.
 
     A model built from a configuration alone is a skeleton of shapes; `from_pretrained` gives it weights. Calling it
@@ -43,6 +44,7 @@ class PreTrainedModel(nn.Module, Awaitable):
     weight_conversions: ClassVar[tuple["WeightConversion", ...]] = ()
 
     def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
         self.config = config
         self._executor: Executor | None = None
         self._programs: list[Recorded] = []
@@ -159,6 +161,7 @@ class PreTrainedModel(nn.Module, Awaitable):
             recorded.dispose()
         self._programs.clear()
         self._run = None
+        self._free_adapters()
         for parameter in self.parameters():
             parameter.free()
         if self._executor is not None:

@@ -89,7 +89,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 
 
 def load(model: PreTrainedModel, executor: Executor, repository: Any, **options: Any) -> LoadingInfo:
-    model._executor = executor
+    model._executor = acquire(executor.name)
     return finish(load_weights(model, repository, **options))
 
 

@@ -86,7 +86,7 @@ class Loaded:
     ) -> None:
         self.repository: Any = MemoryRepository(files, chunk=777)
         self.model = model_class(PreTrainedConfig(**({"quantization_config": config} if config else {})))
-        self.model._executor = executor
+        self.model._executor = acquire(executor.name)
         self.info: LoadingInfo = finish(load_weights(self.model, self.repository, **options))
 
     def __enter__(self) -> "Loaded":
@@ -424,7 +424,7 @@ def test_what_does_not_fit_is_told_in_full(executor: Executor, dtype: str, monke
 
     monkeypatch.setattr(executor, "grow", refuse)
     model = Large(PreTrainedConfig())
-    model._executor = executor
+    model._executor = acquire(executor.name)
     repository: Any = MemoryRepository({SINGLE: encode({"linear.weight": np.zeros((1024, 1024), np.float32)})})
     with pytest.raises(OutOfMemoryError, match="do not fit") as caught:
         finish(load_weights(model, repository, dtype=dtype))

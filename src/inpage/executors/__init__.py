@@ -32,5 +32,6 @@ def release(executor: "Executor") -> None:
     executor.users -= 1
     if executor.users == 0 and not executor.closed:
         executor.closed = True
-        _open.pop(executor.name, None)
+        if _open.get(executor.name) is executor:
+            del _open[executor.name]
         executor.close()

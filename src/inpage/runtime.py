@@ -18,11 +18,19 @@ prefer_coroutines = False
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose leaves block (CPython) to its end."""
+    """Run a coroutine whose leaves block (CPython) to its end.
+
+    Where an event loop runs, as in Jupyter, asynchronous generators that are dropped would wait for the loop to close
+    them, with the locks and files that they hold; without its hooks they close at once.
+    """
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
     coroutine.close()
     raise RuntimeError("a coroutine suspended where nothing can resume it")
 

@@ -1,5 +1,7 @@
 """Waiting in CPython: loaders' results can be used at once, and awaited as Pyodide's must be."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -34,3 +36,22 @@ def test_a_coroutine_that_suspends_is_a_bug_in_cpython() -> None:
 
     with pytest.raises(RuntimeError, match="suspended"):
         resolve(await_(Pause()))
+
+
+def test_dropped_generators_close_at_once_where_a_loop_runs() -> None:
+    closed: list[bool] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            closed.append(True)
+
+    async def first() -> int:
+        return await anext(numbers())
+
+    async def cell() -> int:
+        return finish(first())
+
+    assert asyncio.run(cell()) == 1
+    assert closed == [True]

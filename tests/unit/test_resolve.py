@@ -50,8 +50,8 @@ def test_dropped_generators_close_at_once_where_a_loop_runs() -> None:
     async def first() -> int:
         return await anext(numbers())
 
-    async def cell() -> int:
-        return finish(first())
+    async def cell() -> list[bool]:
+        assert finish(first()) == 1
+        return list(closed)
 
-    assert asyncio.run(cell()) == 1
-    assert closed == [True]
+    assert asyncio.run(cell()) == [True]

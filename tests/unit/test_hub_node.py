@@ -38,13 +38,15 @@ from inpage.hub import Repository, list_cached
 store.SEGMENT = 1 << 16
 transport.OPEN_DELAYS, transport.RESUME_DELAYS = (0, 0), (0, 0, 0, 0)
 
-async def load(fault, name="org/tiny", **options):
+async def load(fault, name="org/tiny", started=None, **options):
     env.remote_host = url + fault + "/"
     digest = hashlib.sha256()
     try:
         async with Repository(name, **options).stream("model.safetensors") as chunks:
             async for chunk in chunks:
                 digest.update(chunk.to_bytes())
+                if started:
+                    started.set()
         return digest.hexdigest()
     except InpageError as error:
         return error.code
@@ -103,8 +105,9 @@ for fault in {faults!r}:
     results[fault] = await load(fault, token="secret")
 complete = [entry["url"] for entry in await list_cached() if entry["complete"]]
 shared = await asyncio.gather(load("slow"), load("slow"))
-task = asyncio.ensure_future(load("slow", revision="v2"))
-await asyncio.sleep(0.15)
+started = asyncio.Event()
+task = asyncio.ensure_future(load("slow", revision="v2", started=started))
+await started.wait()
 task.cancel()
 await asyncio.gather(task, return_exceptions=True)
 return [results, len(complete), shared, task.cancelled(), await load("slow", revision="v2")]

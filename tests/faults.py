@@ -62,6 +62,11 @@ class FaultyHandler(Handler):
         self.body_limit = CUT if self.count == 1 else None
         super().answer(with_body)
 
+    def fault_closing(self, with_body: bool) -> None:
+        """No fault of the host's: it keeps no connection."""
+        self.close_connection = True
+        super().answer(with_body)
+
     fault_cut_and_changed = fault_cut  # ... and later answers state another hash
 
     def fault_cut_then_whole(self, with_body: bool) -> None:
@@ -147,6 +152,8 @@ class FaultyHandler(Handler):
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         if self.fault == "no-validator":
             headers = {name: value for name, value in headers.items() if "ETag" not in name and name != "Last-Modified"}
+        if self.fault == "closing":
+            headers = {**headers, "Connection": "close"}
         super().begin(status, headers)
 
     def send_cross_origin_headers(self) -> None:

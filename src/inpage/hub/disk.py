@@ -19,9 +19,9 @@ def host_folder(path: str, *, create: bool = False) -> str | None:
     import pyodide_js  # pyright: ignore[reportMissingImports]
     from pyodide.ffi import to_js  # pyright: ignore[reportMissingImports]
 
-    full = _node("path").resolve(path)
+    full = node_module("path").resolve(path)
     if full not in _mounted:
-        fs = _node("fs")
+        fs = node_module("fs")
         if create:
             fs.mkdirSync(full, to_js({"recursive": True}, dict_converter=js.Object.fromEntries))
         if not fs.existsSync(full) or not fs.statSync(full).isDirectory():
@@ -32,7 +32,8 @@ def host_folder(path: str, *, create: bool = False) -> str | None:
     return _mounted[full]
 
 
-def _node(module: str) -> Any:
+def node_module(module: str) -> Any:
+    """A module that comes with node."""
     import js  # pyright: ignore[reportMissingImports]
 
     return js.process.getBuiltinModule(f"node:{module}")

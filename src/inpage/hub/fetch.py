@@ -1,4 +1,4 @@
-"""HTTP client of Pyodide, in browsers and under node: `fetch`, with the body read chunk by chunk as Uint8Arrays."""
+"""HTTP client of Pyodide in browsers: `fetch`, with the body read chunk by chunk as Uint8Arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import js  # pyright: ignore[reportMissingImports]
 from pyodide.ffi import JsException, to_js  # pyright: ignore[reportMissingImports]
 
-from ..env import IN_NODE, env
+from ..env import env
 from .chunk import Chunk
 from .transport import Unreachable
 
@@ -16,9 +16,7 @@ from .transport import Unreachable
 async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchResponse:
     abort = js.AbortController.new()
     init: dict[str, Any] = {"method": method, "headers": dict(headers), "signal": abort.signal}
-    if IN_NODE:
-        init["redirect"] = "manual"  # its responses can be read there, and the hub's headers with them
-    elif env.use_browser_cache:
+    if env.use_browser_cache:
         init["cache"] = "no-store"  # the store keeps the file; the browser's own cache need not
     try:
         response = await js.fetch(url, to_js(init, dict_converter=js.Object.fromEntries))
@@ -38,7 +36,7 @@ class FetchResponse:
         self.url: str = response.url
         self.headers = {entry[0].lower(): entry[1] for entry in response.headers}
         # A response of another origin hides its Content-Encoding; a range is always asked for without one.
-        known = identity or response.type == "basic" or IN_NODE
+        known = identity or response.type == "basic"
         self.length_is_exact = known and self.headers.get("content-encoding", "identity") == "identity"
 
     async def read(self) -> Chunk | None:

@@ -1,5 +1,5 @@
 """HTTP as the hub needs it: redirects that keep the token at home, what a response states about a file, and bodies
-that survive interruptions. The two clients (urllib3 in CPython, fetch in Pyodide) differ only in `request`.
+that survive interruptions. The clients (urllib3 in CPython, fetch in browsers, http of node) differ only in `request`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urljoin
 
+from ..env import IN_NODE
 from ..errors import AccessDeniedError, CorruptFileError, FileNotFoundInRepositoryError, InpageError, NetworkError
 from ..runtime import IN_PYODIDE
 from .chunk import Chunk
@@ -50,7 +51,9 @@ class Response(Protocol):
 
 async def request(method: str, url: str, headers: Mapping[str, str] | None = None, token: str = "") -> Response:
     """Send a request and follow redirects. The token goes to the hub's host and nowhere else."""
-    if IN_PYODIDE:
+    if IN_NODE:
+        from . import node_client as client
+    elif IN_PYODIDE:
         from . import fetch as client
     else:
         from . import urllib3_client as client

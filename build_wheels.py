@@ -68,13 +68,17 @@ class Download(NamedTuple):
     file: str
     sha256: str
 
-    def read(self) -> bytes:
-        """The file's bytes, fetched once a machine by the registry's ordinary client."""
+    def read(self, tools: Path | None = None) -> bytes:
+        """The file's bytes, fetched once a machine by the registry's ordinary client.
+
+        pip asks an sdist's own build backend for the metadata; `tools` is a folder where that finds what it needs.
+        """
+        env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"} if tools else {}
         path = CACHE / "downloads" / self.file
         with locked(self.file, path.parent):
             if not path.exists():
                 with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                    run(*self._command(folder))
+                    run(*self._command(folder), env=env)
                     (fetched,) = Path(folder).iterdir()
                     self._check(fetched.read_bytes())
                     fetched.replace(path)
@@ -348,7 +352,8 @@ def find_rust() -> Rust | None:
     """Debian's packages, or the rustup toolchain on PATH; None where neither is new enough and has the sources."""
     for folder in dict.fromkeys(["/usr/bin", *os.environ["PATH"].split(os.pathsep)]):
         cargo, rustc = Path(folder, "cargo"), Path(folder, "rustc")
-        if not (cargo.exists() and rustc.exists()):
+        works = cargo.exists() and rustc.exists() and subprocess.run([rustc, "-V"], capture_output=True).returncode == 0
+        if not works:  # rustup's stand-ins exist without a toolchain too
             continue
         version = run(rustc, "--version").split()[1]
         library = Path(run(rustc, "--print", "sysroot").strip()) / "lib" / "rustlib" / "src" / "rust" / "library"
@@ -374,10 +379,15 @@ def locked_crates(lock: Path) -> set[tuple[str, str, str]]:
     return {(p["name"], p["version"], p["checksum"]) for p in packages if "checksum" in p}
 
 
+def tokenizers_sdist() -> tarfile.TarFile:
+    """The package's sources, whose build backend looks for a cargo that works."""
+    return tarfile.open(fileobj=io.BytesIO(TOKENIZERS.read(rust().cargo.parent)))
+
+
 def compile_tokenizers(folder: Path) -> bytes:
     """The extension module, linked as an Emscripten side module. `folder` is scratch space (about 1 GB)."""
     cargo, rustc, library = rust()
-    with tarfile.open(fileobj=io.BytesIO(TOKENIZERS.read())) as archive:
+    with tokenizers_sdist() as archive:
         archive.extractall(folder, filter="data")
     source = folder / f"tokenizers-{TOKENIZERS.version}"
     # A repository around the cache would make git skip every file.
@@ -438,7 +448,7 @@ def tokenizers_wheel() -> tuple[str, bytes]:
     prefix = f"tokenizers-{TOKENIZERS.version}/"
     files = {"tokenizers/tokenizers.abi3.so": tokenizers_module()}
     metadata = ""
-    with tarfile.open(fileobj=io.BytesIO(TOKENIZERS.read())) as archive:
+    with tokenizers_sdist() as archive:
         for member in archive:
             name = member.name.removeprefix(prefix)
             if not (member.isfile() and (name == "PKG-INFO" or name.startswith("py_src/"))):

@@ -81,6 +81,10 @@ class Program:
         self.arena_bytes = recorder.arena.peak
         self.inputs = inputs
         self.outputs = outputs
+        # Inputs are the first that the arena holds, one after another, so one write brings all of them: with these
+        # bytes between each and the next.
+        ends = [slot.offset for slot in inputs[1:]]
+        self.gaps = [bytes(end - slot.offset - slot.nbytes) for slot, end in zip(inputs, ends)] + [b""]
         self.address = 0
         self.linked = -1
         self._executor = recorder.executor
@@ -182,14 +186,18 @@ def recording(executor: "Executor") -> Iterator[Recorder]:
 
 
 def record(
-    function: Callable[..., Any], executor: "Executor", inputs: dict[str, Tensor], static: dict[str, Any]
+    function: Callable[..., Any], executor: "Executor", arguments: dict[str, Any]
 ) -> tuple[Program, Any]:
-    """The program of `function(**inputs, **static)` and the structure of its result, with `Slot`s for tensors."""
+    """The program of `function(**arguments)` and the structure of its result, with `Slot`s for tensors."""
     with recording(executor) as into:
         try:
-            symbols = {name: into.scratch(tensor.shape, tensor.dtype) for name, tensor in inputs.items()}
-            slots = [_slot(symbol) for symbol in symbols.values()]
-            result = function(**symbols, **static)
+            inputs = {
+                name: into.scratch(value.shape, value.dtype)
+                for name, value in arguments.items()
+                if isinstance(value, Tensor)
+            }
+            slots = [_slot(symbol) for symbol in inputs.values()]
+            result = function(**{**arguments, **inputs})
             outputs: list[Slot] = []
             structure = _map(result, lambda tensor: _output(tensor, outputs))
             return Program(into, slots, outputs), structure
@@ -213,14 +221,16 @@ class Recorded:
         Other arguments are static and must be hashable. One with a `program_key` is represented by that: memory which a
         program refers to, such as a key-value cache, says so what of it may not change.
         """
-        inputs = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
-        static = {name: value for name, value in arguments.items() if not isinstance(value, Tensor)}
-        signature = (
-            tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items()),
-            tuple((name, getattr(static[name], "program_key", static[name])) for name in sorted(static)),
-        )
-        program, structure = self._program(signature, inputs, static)
-        results = iter(self._executor.run(program, [tensor.data for tensor in inputs.values()], registers))
+        signature: list[Any] = []
+        data: list[memoryview] = []
+        for name, value in arguments.items():
+            if isinstance(value, Tensor):
+                signature.append((name, value.shape, value.dtype))
+                data.append(value.data)
+            else:
+                signature.append((name, getattr(value, "program_key", value)))
+        program, structure = self._program(tuple(signature), arguments)
+        results = iter(self._executor.run(program, data, registers))
         return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
 
     def dispose(self) -> None:
@@ -229,10 +239,10 @@ class Recorded:
             program.dispose()
         self._programs.clear()
 
-    def _program(self, signature: Any, inputs: dict[str, Tensor], static: dict[str, Any]) -> tuple[Program, Any]:
+    def _program(self, signature: Any, arguments: dict[str, Any]) -> tuple[Program, Any]:
         found = self._programs.get(signature)
         if found is None:
-            found = record(self._function, self._executor, inputs, static)
+            found = record(self._function, self._executor, arguments)
             self._programs[signature] = found
             if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)[1][0].dispose()
@@ -275,10 +285,10 @@ def _map(structure: Any, function: Callable[[Any], Any], of: type = Tensor) -> A
     return structure
 
 
-def run_once(function: Callable[[], None], executor: "Executor", *, inputs: Sequence[Any] = ()) -> None:
+def run_once(function: Callable[[], None], executor: "Executor") -> None:
     """Record a function without inputs or results, run it, and drop the program."""
-    program, _ = record(function, executor, {}, {})
+    program, _ = record(function, executor, {})
     try:
-        executor.run(program, inputs)
+        executor.run(program, ())
     finally:
         program.dispose()

@@ -28,8 +28,8 @@ def test_chain_of_operations_reuses_scratch(executor: Executor) -> None:
             x = ops.activation(x, "tanh")
         return x
 
-    short, _ = record(chain, executor, {"x": x}, {"times": 2})
-    long, _ = record(chain, executor, {"x": x}, {"times": 50})
+    short, _ = record(chain, executor, {"x": x, "times": 2})
+    long, _ = record(chain, executor, {"x": x, "times": 50})
     # `symbols` of the recording keep the input, and two temporaries alternate.
     assert long.arena_bytes == short.arena_bytes <= 3 * x.nbytes
     short.dispose()

@@ -278,7 +278,7 @@ def _apply(function: Any, args: list[Any], kwargs: Message, name: str) -> Any:
     """What the function returns. Raises InputError, which says what it takes, unless it takes these arguments."""
     try:
         return function(*args, **kwargs)
-    except TypeError as error:
+    except TypeError:
         _check_arguments(function, args, kwargs, name)
         raise
 
@@ -361,7 +361,7 @@ def connect(post: Any) -> Callable[[Any], None]:
 
     def receive(message: Any) -> None:
         # Eager, as a request that nothing holds up is answered in the time that a turn of the event loop takes.
-        task = asyncio.Task(server.handle(message.to_py()), loop=loop, eager_start=True)
+        task = asyncio.Task(server.handle(message.to_py()), loop=loop, eager_start=True)  # pyright: ignore
         if not task.done():
             tasks.add(task)
             task.add_done_callback(tasks.discard)

@@ -68,9 +68,8 @@ class Row(NamedTuple):
     """One sequence for the model."""
 
     item: int
-    length: int
-    inputs: dict[str, list[int]]  # by name of the model's argument, without padding
-    encoding: Any  # of the tokenizers package: offsets, words, special tokens
+    length: int  # in tokens
+    encoding: Any  # of the tokenizers package: ids, offsets, words, special tokens
 
 
 class Pipeline(ABC, Awaitable):
@@ -197,26 +196,25 @@ class Pipeline(ABC, Awaitable):
 
     def rows(self, encodings: list[Any], items: Sequence[int] | None = None) -> list[Row]:
         """Rows of encodings. `items` are the items' indices, when they are not simply counted."""
-        given = {"input_ids", *self.tokenizer.model_input_names} & _COLUMNS.keys()
-        names = [(name, _COLUMNS[name]) for name in self.model.input_names if name in given]
-        rows: list[Row] = []
-        for i, encoding in enumerate(encodings):
-            inputs = {name: getattr(encoding, column) for name, column in names}
-            rows.append(Row(i if items is None else items[i], len(inputs["input_ids"]), inputs, encoding))
-        self._check_lengths([row.length for row in rows])
-        return rows
+        lengths = [len(encoding) for encoding in encodings]
+        self._check_lengths(lengths)
+        return list(map(Row, range(len(lengths)) if items is None else items, lengths, encodings))
 
     def inputs(self, rows: list[Row]) -> dict[str, Tensor]:
         """The rows as padded int32 tensors [rows, length] by name."""
+        tokenizer = self.tokenizer
         length = min(padded_length(max(row.length for row in rows)), self.max_positions)
-        left = self.tokenizer.padding_side == "left"
+        left = tokenizer.padding_side == "left"
         tensors: dict[str, Tensor] = {}
-        for name in rows[0].inputs:
-            filler = self._filler(name)
+        for name in self.model.input_names:
+            if name not in _COLUMNS or (name != "input_ids" and name not in tokenizer.model_input_names):
+                continue
+            column, filler = _COLUMNS[name], self._filler(name)
             flat: list[int] = []
-            for row in rows:
-                padding = [filler] * (length - row.length)
-                flat += padding + row.inputs[name] if left else row.inputs[name] + padding
+            for _, count, encoding in rows:
+                padding = [filler] * (length - count)
+                flat += padding if left else getattr(encoding, column)
+                flat += getattr(encoding, column) if left else padding
             tensors[name] = Tensor((len(rows), length), "int32", memoryview(array("i", flat)))
         return tensors
 

@@ -17,16 +17,15 @@ CHECKPOINTS = [
     for folder in folders("decoders")
     if json.loads((folder / "config.json").read_text())["model_type"] in CONFIGS
 ]
-CASES = [
-    pytest.param(folder, case, id=f"{folder.name}-{case}")
-    for folder in CHECKPOINTS
-    for case, spec in Golden(folder).cases.items()
-    if "generate" in spec
-]
-CHUNKS = {"prefill_chunk_size": 5}
-UNCACHED = {"use_cache": False}
+CASES = [(folder, case) for folder in CHECKPOINTS for case, spec in Golden(folder).cases.items() if "generate" in spec]
+CHUNKS: dict[str, Any] = {"prefill_chunk_size": 5}
+UNCACHED: dict[str, Any] = {"use_cache": False}
 WAYS: list[dict[str, Any]] = [{}, CHUNKS, UNCACHED, {"cache_implementation": "static"}]
 _loaded: dict[Any, Any] = {}
+
+
+def name(folder: Path, case: str) -> str:
+    return f"{folder.name}-{case}"
 
 
 def ways(folder: Path, case: str) -> list[dict[str, Any]]:
@@ -50,7 +49,7 @@ def load(folder: Path, device: str) -> tuple[Golden, Any, Any]:
 
 
 @pytest.mark.parametrize("device", EXECUTORS)
-@pytest.mark.parametrize(("folder", "case"), CASES)
+@pytest.mark.parametrize(("folder", "case"), [pytest.param(*case, id=name(*case)) for case in CASES])
 def test_generate(folder: Path, case: str, device: str) -> None:
     golden, model, tokenizer = load(folder, device)
     options, expected = golden.cases[case]["generate"], golden.outputs(case)
@@ -66,7 +65,7 @@ def test_generate(folder: Path, case: str, device: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "case", "how"),
-    [pytest.param(*param.values, how, id=f"{param.id}-{how}") for param in CASES for how in ways(*param.values)],
+    [pytest.param(*case, how, id=f"{name(*case)}-{how}") for case in CASES for how in ways(*case)],
 )
 def test_ways_to_the_same_tokens(folder: Path, case: str, how: dict[str, Any]) -> None:
     golden, model, tokenizer = load(folder, "wasm")

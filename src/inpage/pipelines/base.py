@@ -23,8 +23,9 @@ BATCH_TOKENS = 512  # tokens in a batch by default: matrix products are at full 
 BATCH_ROWS = 32
 TOKENIZER_OPTIONS = ("add_special_tokens", "max_length", "truncation")
 TRUNCATIONS = ("longest_first", "only_first", "only_second")
-# Arguments of models that tokenizers give, and what they are in an encoding of the tokenizers package.
-_COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+# Arguments of models that tokenizers give, and what they are in an encoding of the tokenizers package. Masks of rows
+# that are not padded need not be asked for.
+_COLUMNS = {"input_ids": "ids", "attention_mask": "", "token_type_ids": "type_ids"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +199,8 @@ class Pipeline(ABC, Awaitable):
         """Rows of encodings. `items` are the items' indices, when they are not simply counted."""
         lengths = [len(encoding) for encoding in encodings]
         self._check_lengths(lengths)
-        return list(map(Row, range(len(lengths)) if items is None else items, lengths, encodings))
+        indices = range(len(lengths)) if items is None else items
+        return list(map(Row._make, zip(indices, lengths, encodings, strict=True)))
 
     def inputs(self, rows: list[Row]) -> dict[str, Tensor]:
         """The rows as padded int32 tensors [rows, length] by name."""
@@ -212,9 +214,11 @@ class Pipeline(ABC, Awaitable):
             column, filler = _COLUMNS[name], self._filler(name)
             flat: list[int] = []
             for _, count, encoding in rows:
-                padding = [filler] * (length - count)
-                flat += padding if left else getattr(encoding, column)
-                flat += getattr(encoding, column) if left else padding
+                if left:
+                    flat += [filler] * (length - count)
+                flat += getattr(encoding, column) if column else [1] * count
+                if not left:
+                    flat += [filler] * (length - count)
             tensors[name] = Tensor((len(rows), length), "int32", memoryview(array("i", flat)))
         return tensors
 

@@ -351,7 +351,6 @@ def connect(post: Any) -> Callable[[Any], None]:
     from . import runtime
 
     runtime.prefer_coroutines = True  # a blocked stack could not be aborted
-    loop = asyncio.get_event_loop()
     tasks: set[asyncio.Task[None]] = set()
 
     from_entries = js.Object.fromEntries
@@ -360,11 +359,9 @@ def connect(post: Any) -> Callable[[Any], None]:
         post(ffi.to_js(message, dict_converter=from_entries, create_pyproxies=False))
 
     def receive(message: Any) -> None:
-        # Eager, as a request that nothing holds up is answered in the time that a turn of the event loop takes.
-        task = asyncio.Task(server.handle(message.to_py()), loop=loop, eager_start=True)  # pyright: ignore
-        if not task.done():
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        task = asyncio.ensure_future(server.handle(message.to_py()))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     server = Server(send, null=getattr(ffi, "jsnull", None))
     return ffi.create_proxy(receive)

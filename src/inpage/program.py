@@ -7,8 +7,9 @@ a temporary that nothing refers to any more gives its part of the arena to the o
 import struct
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,11 +40,12 @@ class Slot(NamedTuple):
 class Scratch:
     """Part of the arena of the program being recorded, free again when the last tensor in it is gone."""
 
-    __slots__ = ("_recorder", "derived", "nbytes", "offset")
+    __slots__ = ("_recorder", "derived", "nbytes", "number", "offset")
 
-    def __init__(self, recorder: "Recorder", nbytes: int) -> None:
+    def __init__(self, recorder: "Recorder", number: int, nbytes: int) -> None:
         self._recorder = recorder
         self.derived: dict[Any, Tensor] = {}
+        self.number = number  # unlike the offset, of this part alone
         self.nbytes = nbytes
         self.offset = recorder.arena.allocate(nbytes)
 
@@ -68,6 +70,17 @@ class Part(NamedTuple):
     start: int
 
 
+class Instruction(NamedTuple):
+    """Where an instruction begins in the words, and the numbers of the scratch parts that it reads and writes.
+
+    What is not in the arena, such as a key-value cache, is 0.
+    """
+
+    start: int
+    reads: list[int]
+    writes: list[int]
+
+
 class Register(int):
     """Number of a register whose value an integer operand takes when the program runs."""
 
@@ -81,6 +94,10 @@ class Program:
         self.arena_bytes = recorder.arena.peak
         self.inputs = inputs
         self.outputs = outputs
+        # Inputs are the first that the arena holds, one after another, so one write brings all of them: with these
+        # bytes between each and the next.
+        ends = [slot.offset for slot in inputs[1:]]
+        self.gaps = [bytes(end - slot.offset - slot.nbytes) for slot, end in zip(inputs, ends, strict=False)] + [b""]
         self.address = 0
         self.linked = -1
         self._executor = recorder.executor
@@ -105,10 +122,12 @@ class Recorder:
         self.relocations = array("I")
         self.arena = Allocator()
         self.constants: list[Constant] = []
+        self._instructions: list[Instruction] = []
+        self._numbers = count(1)
 
     def scratch(self, shape: tuple[int, ...], dtype: str = "float32") -> Tensor:
         """A tensor in the arena, its contents undefined."""
-        return Tensor(shape, dtype, Scratch(self, 4 * prod(shape)))
+        return Tensor(shape, dtype, Scratch(self, next(self._numbers), 4 * prod(shape)))
 
     def constant(self, values: Any, dtype: str | None = None) -> Tensor:
         """A tensor with fixed values."""
@@ -131,12 +150,15 @@ class Recorder:
         """Append an instruction; operands by the names of the op table, missing optional ones are 0."""
         op = OPS[op_name]
         words = self.words
+        instruction = Instruction(len(words), [], [])
+        self._instructions.append(instruction)
         words.append(op.number | op.length << 16)
         words.append(1)
         for name, kind, optional in op.operands:
             value = operands.pop(name) if not optional else operands.pop(name, None)
             if kind in ("in", "out"):
-                words.append(self._address(value) if value is not None else 0)
+                parts = instruction.reads if kind == "in" else instruction.writes
+                words.append(self._address(value, parts) if value is not None else 0)
             elif kind == "float":
                 words.append(struct.unpack("<I", struct.pack("<f", value))[0])
             else:
@@ -144,10 +166,30 @@ class Recorder:
         if operands:
             raise TypeError(f"op {op_name!r} has no operands {sorted(operands)}")
 
-    def _address(self, tensor: Tensor) -> int:
+    def drop_unused(self, results: Iterable[int]) -> None:
+        """Leave out the instructions of which nothing comes to the results, parts by number, or out of the arena."""
+        used = {0, *results}
+        kept: list[Instruction] = []
+        for instruction in reversed(self._instructions):
+            if not used.isdisjoint(instruction.writes):
+                used.update(instruction.reads)
+                kept.append(instruction)
+        if len(kept) == len(self._instructions):
+            return
+        words, relocations, all_relocations = array("I"), array("I"), set(self.relocations)
+        for start, _, _ in reversed(kept):
+            length = self.words[start] >> 16
+            moved = len(words) - start
+            words += self.words[start : start + length]
+            relocations.extend(i + moved for i in range(start, start + length) if i in all_relocations)
+        self.words, self.relocations = words, relocations
+
+    def _address(self, tensor: Tensor, parts: list[int]) -> int:
+        """Address of an operand, or its offset in the arena; the number of its part of that goes to `parts`."""
         storage, start = tensor.storage, 0
         if isinstance(storage, Part):
             storage, start = storage
+        parts.append(storage.number if isinstance(storage, Scratch) else 0)
         if isinstance(storage, Scratch):
             self.relocations.append(len(self.words))
             return storage.offset + start
@@ -181,17 +223,21 @@ def recording(executor: "Executor") -> Iterator[Recorder]:
         _recorders.pop()
 
 
-def record(
-    function: Callable[..., Any], executor: "Executor", inputs: dict[str, Tensor], static: dict[str, Any]
-) -> tuple[Program, Any]:
-    """The program of `function(**inputs, **static)` and the structure of its result, with `Slot`s for tensors."""
+def record(function: Callable[..., Any], executor: "Executor", arguments: dict[str, Any]) -> tuple[Program, Any]:
+    """The program of `function(**arguments)` and the structure of its result, with `Slot`s for tensors."""
     with recording(executor) as into:
         try:
-            symbols = {name: into.scratch(tensor.shape, tensor.dtype) for name, tensor in inputs.items()}
-            slots = [_slot(symbol) for symbol in symbols.values()]
-            result = function(**symbols, **static)
+            inputs = {
+                name: into.scratch(value.shape, value.dtype)
+                for name, value in arguments.items()
+                if isinstance(value, Tensor)
+            }
+            slots = [_slot(symbol) for symbol in inputs.values()]
+            result = function(**{**arguments, **inputs})
             outputs: list[Slot] = []
-            structure = _map(result, lambda tensor: _output(tensor, outputs))
+            used: list[int] = []
+            structure = _map(result, lambda tensor: _output(tensor, outputs, used))
+            into.drop_unused(used)
             return Program(into, slots, outputs), structure
         except BaseException:
             for constant in into.constants:
@@ -213,14 +259,16 @@ class Recorded:
         Other arguments are static and must be hashable. One with a `program_key` is represented by that: memory which a
         program refers to, such as a key-value cache, says so what of it may not change.
         """
-        inputs = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
-        static = {name: value for name, value in arguments.items() if not isinstance(value, Tensor)}
-        signature = (
-            tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items()),
-            tuple((name, getattr(static[name], "program_key", static[name])) for name in sorted(static)),
-        )
-        program, structure = self._program(signature, inputs, static)
-        results = iter(self._executor.run(program, [tensor.data for tensor in inputs.values()], registers))
+        signature: list[Any] = []
+        data: list[memoryview] = []
+        for name, value in arguments.items():
+            if isinstance(value, Tensor):
+                signature.append((name, value.shape, value.dtype))
+                data.append(value.data)
+            else:
+                signature.append((name, getattr(value, "program_key", value)))
+        program, structure = self._program(tuple(signature), arguments)
+        results = iter(self._executor.run(program, data, registers))
         return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
 
     def dispose(self) -> None:
@@ -229,10 +277,10 @@ class Recorded:
             program.dispose()
         self._programs.clear()
 
-    def _program(self, signature: Any, inputs: dict[str, Tensor], static: dict[str, Any]) -> tuple[Program, Any]:
+    def _program(self, signature: Any, arguments: dict[str, Any]) -> tuple[Program, Any]:
         found = self._programs.get(signature)
         if found is None:
-            found = record(self._function, self._executor, inputs, static)
+            found = record(self._function, self._executor, arguments)
             self._programs[signature] = found
             if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)[1][0].dispose()
@@ -254,13 +302,14 @@ def _slot(tensor: Tensor) -> Slot:
     return Slot(tensor.storage.offset, tensor.shape, tensor.dtype)
 
 
-def _output(tensor: Tensor, outputs: list[Slot]) -> Any:
+def _output(tensor: Tensor, outputs: list[Slot], used: list[int]) -> Any:
     """Slot of a symbolic result; a host tensor passes through."""
     if isinstance(tensor.storage, memoryview):
         return tensor
     if not isinstance(tensor.storage, Scratch):
         raise InputError("A recorded function cannot return a parameter or constant.", hint="Read it from the model.")
     outputs.append(_slot(tensor))
+    used.append(tensor.storage.number)
     return outputs[-1]
 
 
@@ -275,10 +324,10 @@ def _map(structure: Any, function: Callable[[Any], Any], of: type = Tensor) -> A
     return structure
 
 
-def run_once(function: Callable[[], None], executor: "Executor", *, inputs: Sequence[Any] = ()) -> None:
+def run_once(function: Callable[[], None], executor: "Executor") -> None:
     """Record a function without inputs or results, run it, and drop the program."""
-    program, _ = record(function, executor, {}, {})
+    program, _ = record(function, executor, {})
     try:
-        executor.run(program, inputs)
+        executor.run(program, ())
     finally:
         program.dispose()

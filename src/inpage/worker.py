@@ -93,9 +93,7 @@ class Server:
                 f"Not a request of this protocol: jsonrpc {version!r}, method {method!r}.",
                 hint=f"The methods are {', '.join(self._methods)}, their params an object.",
             )
-        function = self._methods[method]
-        _check_arguments(function, [], params, method)
-        result = function(**params)
+        result = _apply(self._methods[method], [], params, method)
         return await result if inspect.isawaitable(result) else result
 
     # The methods. Their parameters are the params of a request.
@@ -178,8 +176,7 @@ class Server:
         stepwise = getattr(function, "__name__", "").endswith("steps")
         if report and not stepwise:
             named["progress_callback"] = report
-        _check_arguments(function, positional, named, name)
-        result = function(*positional, **named)
+        result = _apply(function, positional, named, name)
         if stepwise:
             result = await _exhaust(cast(Generator[Any, Any, Any], result), report)
         elif inspect.isawaitable(result):
@@ -269,15 +266,25 @@ async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> An
             if report is not None:
                 event = {"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1)}
                 report(event | (more[0] if more else {}))
-            await asyncio.sleep(0)
+            if done < total:
+                await asyncio.sleep(0)
     except StopIteration as stop:
         return stop.value
     finally:
         steps.close()
 
 
+def _apply(function: Any, args: list[Any], kwargs: Message, name: str) -> Any:
+    """What the function returns. Raises InputError, which says what it takes, unless it takes these arguments."""
+    try:
+        return function(*args, **kwargs)
+    except TypeError:
+        _check_arguments(function, args, kwargs, name)
+        raise
+
+
 def _check_arguments(function: Any, args: list[Any], kwargs: Message, name: str) -> None:
-    """Raise InputError, which says what the function takes, unless it takes these arguments."""
+    """Raise InputError unless the function takes these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -346,8 +353,10 @@ def connect(post: Any) -> Callable[[Any], None]:
     runtime.prefer_coroutines = True  # a blocked stack could not be aborted
     tasks: set[asyncio.Task[None]] = set()
 
+    from_entries = js.Object.fromEntries
+
     def send(message: Message) -> None:
-        post(ffi.to_js(message, dict_converter=js.Object.fromEntries, create_pyproxies=False))
+        post(ffi.to_js(message, dict_converter=from_entries, create_pyproxies=False))
 
     def receive(message: Any) -> None:
         task = asyncio.ensure_future(server.handle(message.to_py()))

@@ -50,7 +50,7 @@ class Opened:
 
     def python(self, code: str) -> Any:
         """Value of Python code in the worker."""
-        (worker,) = self.page.workers
+        worker = next(worker for worker in self.page.workers if "inpage-worker" in worker.url)  # others are helpers
         return worker.evaluate(f"pyodide.runPython({json.dumps(code)})")
 
 

@@ -82,7 +82,7 @@ def test_work_is_cut_by_its_size() -> None:
     chunks: list[int] = []
     for rows in (1, 16, 512):
         x = Tensor.from_values(np.zeros((rows, 384), np.float32))
-        program, _ = record(lambda x: ops.linear(x, weight), executor, {"x": x}, {})
+        program, _ = record(lambda x: ops.linear(x, weight), executor, {"x": x})
         table = cut(program.words, 2)
         assert list(table) == [1, 0, 0, OPS["linear"].length, program.words[1]]
         chunks.append(program.words[1])

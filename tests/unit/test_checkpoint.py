@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,11 +28,10 @@ from inpage.errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from inpage.executors import acquire, release
+from inpage.executors import acquire
 from inpage.executors.base import Executor
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.modeling import PreTrainedModel
-from inpage.program import run_once
 from inpage.runtime import finish
 from tests.checkpoints import Array, MemoryRepository, bfloat16, encode
 
@@ -74,18 +72,6 @@ def tensors(prefix: str = "") -> dict[str, Array]:
         "linear.bias": (11,),
     }
     return {prefix + name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-@pytest.fixture(params=EXECUTORS)
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    """An executor that must have as much memory in use after the test as before."""
-    executor = acquire(request.param)
-    run_once(lambda: None, executor)  # makes the register file and the arena, which stay
-    used = executor.used_bytes
-    yield executor
-    leftover = executor.used_bytes - used
-    release(executor)
-    assert leftover == 0
 
 
 def load(model: PreTrainedModel, executor: Executor, repository: Any, **options: Any) -> LoadingInfo:

@@ -9,7 +9,8 @@ from inpage import nn, ops
 from inpage.errors import DisposedError, InputError, KernelError
 from inpage.executors import acquire, release
 from inpage.executors.base import Executor
-from inpage.program import MAX_PROGRAMS, Recorded, jit, record
+from inpage.optable import BY_NUMBER
+from inpage.program import MAX_PROGRAMS, Constant, Program, Recorded, jit, record
 from inpage.tensor import Tensor
 
 
@@ -28,12 +29,45 @@ def test_chain_of_operations_reuses_scratch(executor: Executor) -> None:
             x = ops.activation(x, "tanh")
         return x
 
-    short, _ = record(chain, executor, {"x": x}, {"times": 2})
-    long, _ = record(chain, executor, {"x": x}, {"times": 50})
-    # `symbols` of the recording keep the input, and two temporaries alternate.
+    short, _ = record(chain, executor, {"x": x, "times": 2})
+    long, _ = record(chain, executor, {"x": x, "times": 50})
+    # `inputs` of the recording keeps the input, and two temporaries alternate.
     assert long.arena_bytes == short.arena_bytes <= 3 * x.nbytes
     short.dispose()
     long.dispose()
+
+
+def test_what_comes_to_no_result_is_left_out(executor: Executor) -> None:
+    kept = executor.allocate(8)
+
+    def function(x: Tensor, both: bool) -> Tensor | tuple[Tensor, Tensor]:
+        unused = ops.activation(ops.add(x, x), "tanh")
+        halves = ops.concatenate([ops.activation(x, "relu"), ops.multiply(x, x)])  # two instructions write it
+        ops.copy_into(
+            Tensor((2,), "float32", Constant(kept, 8)), ops.subtract(x, ops.slice(halves, 0, 0, 2)), (2,), (1,), (1,)
+        )
+        return (halves, unused) if both else halves
+
+    x = Tensor.from_values([-2.0, 3.0])
+    names: dict[bool, list[str]] = {}
+    for both in (True, False):
+        executor.write(kept, bytes(8))
+        program, _ = record(function, executor, {"x": x, "both": both})
+        names[both] = _names(program)
+        assert np.frombuffer(executor.run(program, [x.data])[0], "f4").tolist() == [0.0, 3.0, 4.0, 9.0]
+        assert np.frombuffer(executor.read(kept, 8), "f4").tolist() == [-2.0, 0.0]
+        program.dispose()
+    assert names[True] == ["binary", "activation", *names[False]]
+    executor.free(kept)
+
+
+def _names(program: Program) -> list[str]:
+    """Names of a program's operations, in order."""
+    names, at = [], 0
+    while at < len(program.words):
+        names.append(BY_NUMBER[program.words[at] & 0xFFFF].name)
+        at += program.words[at] >> 16
+    return names
 
 
 def test_structures_and_static_values(executor: Executor) -> None:

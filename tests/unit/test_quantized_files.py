@@ -1,7 +1,6 @@
 """Quantised files: the format of this library, those of others by packers written down here, and which one is taken."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from inpage.errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from inpage.executors import acquire, release
+from inpage.executors import acquire
 from inpage.executors.base import Executor
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.modeling import PreTrainedModel
-from inpage.program import run_once
 from inpage.runtime import finish
 from tests.checkpoints import Array, MemoryRepository, bfloat16, encode
 
@@ -43,18 +41,6 @@ class Turned(Tiny):
     """Its checkpoints have the weight of the layer as [in, out]."""
 
     weight_conversions = (WeightConverter((r"^linear\.weight$",), ("linear.weight",), (Transpose(),)),)
-
-
-@pytest.fixture(params=["reference", "wasm"])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    """An executor that must have as much memory in use after the test as before."""
-    executor = acquire(request.param)
-    run_once(lambda: None, executor)  # makes the register file and the arena, which stay
-    used = executor.used_bytes
-    yield executor
-    leftover = executor.used_bytes - used
-    release(executor)
-    assert leftover == 0
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ A subclass brings a memory and six primitives over it: `size`, `grow`, `write`, 
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from ..errors import DisposedError, KernelError
@@ -79,9 +80,8 @@ class Executor(ABC):
     def run(self, program: Program, inputs: Sequence[Any], registers: Sequence[int] = ()) -> list[bytes]:
         """Outputs of one run. `inputs` are bytes-like, one for each slot of `program.inputs`."""
         base = self._link(program)
-        for slot, data in zip(program.inputs, inputs, strict=True):
-            if slot.nbytes:
-                self.write(base + slot.offset, data)
+        if program.inputs:
+            self.write(base, b"".join(chain.from_iterable(zip(inputs, program.gaps, strict=True))))
         if registers:
             self.write(self._registers, array("i", registers))
         failed = self.execute(program.address, len(program.words), self._registers)

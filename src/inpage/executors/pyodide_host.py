@@ -5,7 +5,7 @@ from importlib.resources import files
 from typing import Any
 
 import js  # pyright: ignore[reportMissingImports]
-from pyodide.ffi import JsException, JsProxy, to_js  # pyright: ignore[reportMissingImports]
+from pyodide.ffi import JsException, to_js  # pyright: ignore[reportMissingImports]
 
 from ..errors import KernelError
 from .pages import PAGE, out_of_memory
@@ -90,12 +90,13 @@ class Instance:
 
     def write(self, address: int, data: Any) -> None:
         """Copy a C-contiguous bytes-like object or a JavaScript typed array into memory."""
-        if isinstance(data, JsProxy):
+        try:
+            source = memoryview(data)
+        except TypeError:  # a typed array; to ask for its type would cost more than the copy
             if data.BYTES_PER_ELEMENT != 1:
                 data = js.Uint8Array.new(data.buffer, data.byteOffset, data.byteLength)
             self._bytes.set(data, address)
             return
-        source = memoryview(data)
         if source.nbytes:
             self._window(address, source.nbytes).assign(source.cast("B"))
 

@@ -9,8 +9,8 @@ from .attention import Attend
 from .bert import BertEncoder, BertLayer, BertModel
 from .configuration import PreTrainedConfig
 from .encoder import OffsetEmbeddings
-from .heads import FirstTokenClassifier, MaskedLanguageModel, QuestionAnswerer, TokenClassifier
-from .roberta import RobertaLMHead
+from .heads import FirstTokenClassifier, QuestionAnswerer, TokenClassifier
+from .roberta import RobertaForMaskedLM
 
 BUCKETS = 32
 MAX_DISTANCE = 128
@@ -104,19 +104,12 @@ def relative_bucket(offset: int) -> int:
     return first + min(exact + int(scaled), half - 1)
 
 
-class MPNetForMaskedLM(MaskedLanguageModel):
+class MPNetForMaskedLM(RobertaForMaskedLM):
     base_class = MPNetModel
     tied_weights_keys: ClassVar[dict[str, str]] = {
         "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     }
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__(config)
-        self.lm_head = RobertaLMHead(config)
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.lm_head(x)
 
 
 class MPNetForSequenceClassification(FirstTokenClassifier):

@@ -10,19 +10,22 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..runtime import Awaitable
-from ..tensor import Tensor, from_bytes
+from ..tensor import Tensor
 
 WINDOW = 256  # items encoded at a time: bounds what tokens of a long list take, and the time between two steps
 BATCH_TOKENS = 512  # tokens in a batch by default: matrix products are at full speed, steps still short
 BATCH_ROWS = 32
 TOKENIZER_OPTIONS = ("add_special_tokens", "max_length", "truncation")
 TRUNCATIONS = ("longest_first", "only_first", "only_second")
+# Arguments of models that tokenizers give, and what they are in an encoding of the tokenizers package. Masks of rows
+# that are not padded need not be asked for.
+_COLUMNS = {"input_ids": "ids", "attention_mask": "", "token_type_ids": "type_ids"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +69,8 @@ class Row(NamedTuple):
     """One sequence for the model."""
 
     item: int
-    inputs: dict[str, list[int]]  # by name of the model's argument, without padding
-    encoding: Any  # of the tokenizers package: offsets, words, special tokens
-
-    @property
-    def length(self) -> int:
-        return len(self.inputs["input_ids"])
+    length: int  # in tokens
+    encoding: Any  # of the tokenizers package: ids, offsets, words, special tokens
 
 
 class Pipeline(ABC, Awaitable):
@@ -188,40 +187,39 @@ class Pipeline(ABC, Awaitable):
 
     # Tools for tasks
 
-    def tokenize(self, texts: list[Any], pairs: list[str] | None = None, *, options: Any, **more: Any) -> Any:
-        """BatchEncoding of texts, or of pairs of texts; `more` goes to the tokenizer."""
-        length = min(options.max_length or self.max_length, self.max_length)
-        arguments = {
-            "add_special_tokens": options.add_special_tokens,
-            "truncation": options.truncation,
-            "max_length": length if options.truncation else None,
-            "verbose": False,  # what is too long raises
-        }
-        return self.tokenizer(texts, pairs, **{**arguments, **more})
+    def tokenize(self, texts: list[Any], pairs: list[str] | None = None, *, options: Any, **more: Any) -> list[Any]:
+        """Encodings of texts, or of pairs of texts; `more` goes to the tokenizer's `encodings`."""
+        longest = self.max_length
+        length = min(options.max_length or longest, longest) if options.truncation else None
+        arguments = {"add_special_tokens": options.add_special_tokens, "truncation": options.truncation, **more}
+        # What is too long raises.
+        return self.tokenizer.encodings(texts, pairs, max_length=length, verbose=False, **arguments)
 
-    def rows(self, batch: Any, items: Sequence[int] | None = None) -> list[Row]:
-        """Rows of a BatchEncoding. `items` are the items' indices, when they are not simply counted."""
-        names = [name for name in self.model.input_names if name in batch]
-        rows = [
-            Row(i if items is None else items[i], {name: batch[name][i] for name in names}, encoding)
-            for i, encoding in enumerate(batch.encodings)
-        ]
-        for row in rows:
-            self._check_length(row.length)
-        return rows
+    def rows(self, encodings: list[Any], items: Sequence[int] | None = None) -> list[Row]:
+        """Rows of encodings. `items` are the items' indices, when they are not simply counted."""
+        lengths = [len(encoding) for encoding in encodings]
+        self._check_lengths(lengths)
+        indices = range(len(lengths)) if items is None else items
+        return list(map(Row._make, zip(indices, lengths, encodings, strict=True)))
 
     def inputs(self, rows: list[Row]) -> dict[str, Tensor]:
         """The rows as padded int32 tensors [rows, length] by name."""
+        tokenizer = self.tokenizer
         length = min(padded_length(max(row.length for row in rows)), self.max_positions)
-        left = self.tokenizer.padding_side == "left"
-        fill = {"input_ids": self.tokenizer.pad_token_id or 0, "token_type_ids": self.tokenizer.pad_token_type_id}
+        left = tokenizer.padding_side == "left"
         tensors: dict[str, Tensor] = {}
-        for name in rows[0].inputs:
-            flat = array("i")
-            for row in rows:
-                padding = [fill.get(name, 0)] * (length - row.length)
-                flat.extend(padding + row.inputs[name] if left else row.inputs[name] + padding)
-            tensors[name] = from_bytes((len(rows), length), "int32", memoryview(flat))
+        for name in self.model.input_names:
+            if name not in _COLUMNS or (name != "input_ids" and name not in tokenizer.model_input_names):
+                continue
+            column, filler = _COLUMNS[name], self._filler(name)
+            flat: list[int] = []
+            for _, count, encoding in rows:
+                if left:
+                    flat += [filler] * (length - count)
+                flat += getattr(encoding, column) if column else [1] * count
+                if not left:
+                    flat += [filler] * (length - count)
+            tensors[name] = Tensor((len(rows), length), "int32", memoryview(array("i", flat)))
         return tensors
 
     def unpadded(self, values: Tensor, row: Row) -> Tensor:
@@ -281,7 +279,7 @@ class Pipeline(ABC, Awaitable):
         if twice:
             raise InputError(f"{twice[0]} was given twice, by position and by name.")
         given |= named
-        known = [field.name for field in fields(self.options_class)]
+        known = option_names(self.options_class)
         names = [name for name in self.arguments if name in given and name not in known]
         return {name: given.pop(name) for name in names}, given
 
@@ -291,14 +289,21 @@ class Pipeline(ABC, Awaitable):
         while items := list(islice(inputs, size)):
             yield from self(items, *more, **options)
 
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
+    def _filler(self, name: str) -> int:
+        """What one of the model's inputs is padded with."""
+        if name == "input_ids":
+            return self.tokenizer.pad_token_id or 0
+        return self.tokenizer.pad_token_type_id if name == "token_type_ids" else 0
+
+    def _check_lengths(self, lengths: list[int]) -> None:
+        longest, most = max(lengths), self.max_positions
+        if longest > most:
             raise InputError(
-                f"A text has {length} tokens, the model takes at most {self.max_positions}.",
+                f"A text has {longest} tokens, the model takes at most {most}.",
                 hint="Split the text, or cut it with truncation=True.",
-                tokens=length,
+                tokens=longest,
             )
-        if not length:
+        if not min(lengths):
             raise InputError(
                 "A text without a single token cannot be computed.",
                 hint="Leave empty texts out, or add special tokens.",
@@ -309,9 +314,15 @@ class Pipeline(ABC, Awaitable):
             raise DisposedError(f"This {self.task} pipeline was disposed of.", hint="Load it again with pipeline().")
 
 
+@cache
+def option_names(cls: type[Options]) -> tuple[str, ...]:
+    """Names of the options that a class has."""
+    return tuple(field.name for field in fields(cls))
+
+
 def make_options(cls: type[Options], given: dict[str, Any], task: str) -> Any:
     """Checked options. Tokenizer options may come in a dict of their own, as transformers has it for some tasks."""
-    known = [field.name for field in fields(cls)]
+    known = option_names(cls)
     flat = dict(given)
     for name in ("tokenize_kwargs", "tokenizer_kwargs"):
         for key, value in (flat.pop(name, None) or {}).items():

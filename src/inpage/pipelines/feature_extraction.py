@@ -55,22 +55,22 @@ class FeatureExtractionPipeline(Pipeline):
             features = ops.pool(features, inputs["attention_mask"], pooling)
         return ops.normalize(features) if normalize else features
 
-    def compute(self, rows: list[Row], options: FeatureExtractionOptions) -> list[Tensor]:
+    def compute(self, rows: list[Row], options: FeatureExtractionOptions) -> list[Any]:
+        """Vectors of the rows as memoryviews, or without pooling tensors [tokens, dim]."""
         pooling = _POOLING[options.pooling]
         features = self._run(pooling=pooling, normalize=options.normalize, **self.inputs(rows))
-        return list(features) if pooling else [self.unpadded(features[i], row) for i, row in enumerate(rows)]
+        if not pooling:
+            return [self.unpadded(features[i], row) for i, row in enumerate(rows)]
+        data, dim = features.data, features.shape[1]
+        return [data[i : i + dim] for i in range(0, len(data), dim)]
 
-    def decode(self, item: str, rows: list[Row], outputs: list[Tensor], options: FeatureExtractionOptions) -> Tensor:
-        return outputs[0].reshape(1, *outputs[0].shape)
+    def decode(self, item: str, rows: list[Row], outputs: list[Any], options: FeatureExtractionOptions) -> Any:
+        return outputs[0]
 
-    def collect(self, results: list[Tensor], items: list[Any], single: bool, options: FeatureExtractionOptions) -> Any:
-        if options.pooling != "none" and not single:
-            stacked = _concatenate(results, self.model.config.hidden_size)
-            return stacked if options.return_tensors else stacked.tolist()
-        converted = results if options.return_tensors else [result.tolist() for result in results]
+    def collect(self, results: list[Any], items: list[Any], single: bool, options: FeatureExtractionOptions) -> Any:
+        if options.pooling != "none":
+            vectors = from_bytes((len(results), self.model.config.hidden_size), "float32", b"".join(results))
+            return vectors if options.return_tensors else vectors.tolist()
+        tensors = [result.reshape(1, *result.shape) for result in results]
+        converted = tensors if options.return_tensors else [tensor.tolist() for tensor in tensors]
         return super().collect(converted, items, single, options)
-
-
-def _concatenate(tensors: list[Tensor], dim: int) -> Tensor:
-    """Host tensors [1, dim] as one [n, dim]."""
-    return from_bytes((len(tensors), dim), "float32", b"".join(tensor.data for tensor in tensors))

@@ -90,7 +90,7 @@ class FillMaskPipeline(Pipeline):
     def _proposal(
         self, row: Row, position: int, score: float, token: int, *, skip_special_tokens: bool
     ) -> dict[str, Any]:
-        ids = list(row.inputs["input_ids"])
+        ids = row.encoding.ids
         ids[position] = token
         ids = [i for i in ids if i != self.tokenizer.pad_token_id]
         return {
@@ -101,7 +101,7 @@ class FillMaskPipeline(Pipeline):
         }
 
     def _masks(self, row: Row) -> list[int]:
-        return [i for i, token in enumerate(row.inputs["input_ids"]) if token == self.tokenizer.mask_token_id]
+        return [i for i, token in enumerate(row.encoding.ids) if token == self.tokenizer.mask_token_id]
 
     def _target_ids(self, targets: str | Sequence[str]) -> list[int]:
         """Ids of the targets, each once."""

@@ -6,6 +6,7 @@ from math import exp
 from typing import Any
 
 from ..errors import InputError
+from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
 from .base import Options, Pipeline, Row, check_count
 
@@ -82,15 +83,12 @@ class QuestionAnsweringPipeline(Pipeline):
         for index, (question, context) in enumerate(items):
             length = min(options.max_seq_len or _MAX_SEQ_LEN, self.max_length)
             question, room = self._fit_question(question, length, options)
-            batch = self.tokenizer(
-                [question],
-                [context],
-                truncation="only_second",
-                max_length=length,
-                stride=_stride(options.doc_stride, length, room),
-                return_overflowing_tokens=True,
+            stride = _stride(options.doc_stride, length, room)
+            encodings = self.tokenizer.encodings(
+                [question], [context], truncation="only_second", max_length=length, stride=stride
             )
-            rows += self.rows(batch, [index] * len(batch.encodings))
+            parts, _ = with_overflow(encodings)
+            rows += self.rows(parts, [index] * len(parts))
         return rows
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +130,7 @@ class QuestionAnsweringPipeline(Pipeline):
 
     def _fit_question(self, question: str, length: int, options: QuestionAnsweringOptions) -> tuple[str, int]:
         """The question, cut if asked for, and how many tokens are left for the context."""
-        encoding = self.tokenizer([question], add_special_tokens=False, verbose=False).encodings[0]
+        (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False, verbose=False)
         tokens = len(encoding.ids)
         if options.max_question_len is not None and tokens > options.max_question_len:
             tokens = options.max_question_len

@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import ops
 from ..errors import InputError
+from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
 from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text
 
@@ -96,9 +97,8 @@ class TokenClassificationPipeline(Pipeline):
         room -= self.tokenizer.num_special_tokens_to_add()
         if options.stride >= room:
             raise InputError(f"stride must be less than the {room} tokens of a part, not {options.stride}.")
-        more |= {"truncation": True, "return_overflowing_tokens": True, "stride": options.stride}
-        batch = self.tokenize(items, options=options, **more)
-        return self.rows(batch, batch["overflow_to_sample_mapping"])
+        more |= {"truncation": True, "stride": options.stride}
+        return self.rows(*with_overflow(self.tokenize(items, options=options, **more)))
 
     def forward(self, **inputs: Tensor) -> Tensor:
         return ops.softmax(self.model.forward(**inputs).logits)

@@ -9,13 +9,17 @@ class TextBatch(NamedTuple):
     """Inputs of a call in the backend's form: texts, or pairs of them."""
 
     items: list[Any]
-    batched: bool  # False for one text or one pair
     pairs: bool
+
+
+def is_batched(text: Any, words: bool) -> bool:
+    """Whether an input of a call is several texts, lists of words or pairs, and not one."""
+    return isinstance(text, list | tuple) and (not words or (bool(text) and isinstance(text[0], list | tuple)))
 
 
 def as_text_batch(text: Any, text_pair: Any, words: bool) -> TextBatch:
     """Sort out the inputs of a call. InputError for other forms than strings (lists of words), pairs and lists."""
-    batched = isinstance(text, list | tuple) and (not words or (bool(text) and isinstance(text[0], list | tuple)))
+    batched = is_batched(text, words)
     if batched and text_pair is not None:
         if isinstance(text_pair, str) or len(text_pair) != len(text):
             raise InputError(
@@ -38,7 +42,7 @@ def as_text_batch(text: Any, text_pair: Any, words: bool) -> TextBatch:
                 f"{type(item).__name__}: {item!r:.80}.",
                 hint="" if words else "Lists of words need is_split_into_words=True.",
             )
-    return TextBatch(items, batched, any(pairs))
+    return TextBatch(items, any(pairs))
 
 
 def _is_text(item: Any) -> bool:

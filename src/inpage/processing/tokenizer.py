@@ -2,8 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import InputError, RemoteCodeError, UnsupportedError
@@ -11,9 +9,9 @@ from ..runtime import Awaitable, resolve
 from .backend import load_backend
 from .batch_encoding import BatchEncoding
 from .chat_template import ChatTemplates, load_jinja
-from .lengths import UNLIMITED, Lengths, check_counts, check_side, pad_encoded, resolve_lengths
+from .lengths import UNLIMITED, check_counts, check_side, pad_encoded, resolve_lengths
 from .special_tokens import SpecialTokens
-from .text_batch import as_text_batch
+from .text_batch import as_text_batch, is_batched
 from .tokenizer_backend import add_configured_tokens, apply_options, build_backend
 from .tokenizer_files import read_tokenizer_files
 from .tokenizer_settings import SETTINGS, check_settings, merge_settings, named_tokens, token_text
@@ -129,17 +127,21 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         """
         if text_target is not None or text_pair_target is not None:
             raise UnsupportedError("text_target is not supported.", hint="Encode the targets in a call of their own.")
-        batch = as_text_batch(text, text_pair, is_split_into_words)
-        check_counts(max_length=max_length, stride=stride, pad_to_multiple_of=pad_to_multiple_of)
-        lengths = resolve_lengths(self, padding, truncation, max_length, pad_to_multiple_of, verbose)
-        if lengths.truncation and lengths.max_length is not None:
-            self._check_truncation(lengths.max_length, stride, add_special_tokens, batch.pairs)
-        side = check_side("padding_side", padding_side or self.padding_side)
-        split = self.split_special_tokens if split_special_tokens is None else split_special_tokens
-        with self._configured(lengths, stride, pad_to_multiple_of, side, split):
-            encodings = self._encode_batch(batch.items, add_special_tokens, is_split_into_words)
-
-        rows, samples = _with_overflow(encodings) if return_overflowing_tokens else (encodings, None)
+        encodings = self.encodings(
+            text,
+            text_pair,
+            add_special_tokens=add_special_tokens,
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            stride=stride,
+            is_split_into_words=is_split_into_words,
+            pad_to_multiple_of=pad_to_multiple_of,
+            padding_side=padding_side,
+            verbose=verbose,
+            split_special_tokens=split_special_tokens,
+        )
+        rows, samples = with_overflow(encodings) if return_overflowing_tokens else (encodings, None)
         columns: dict[str, Any] = {"input_ids": [row.ids for row in rows]}
         if self._wanted("token_type_ids", return_token_type_ids):
             columns["token_type_ids"] = [row.type_ids for row in rows]
@@ -155,9 +157,58 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
             columns["overflow_to_sample_mapping"] = samples
         if verbose and max_length is None:
             self._warn_of_length(max(map(len, rows)))
-        if not batch.batched and return_tensors is None and samples is None:
+        if return_tensors is None and samples is None and not is_batched(text, is_split_into_words):
             columns = {name: rows[0] if isinstance(rows[0], list) else rows for name, rows in columns.items()}
         return BatchEncoding(columns, rows, tensor_type=return_tensors)
+
+    def encodings(
+        self,
+        text: Any,
+        text_pair: Any = None,
+        *,
+        add_special_tokens: bool = True,
+        padding: bool | str = False,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        stride: int = 0,
+        is_split_into_words: bool = False,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        verbose: bool = True,
+        split_special_tokens: bool | None = None,
+    ) -> "list[Encoding]":
+        """The backend's encodings of one or several texts, for callers that do not want all that a call makes of them.
+
+        Arguments are those of a call.
+        """
+        batch = as_text_batch(text, text_pair, is_split_into_words)
+        check_counts(max_length=max_length, stride=stride, pad_to_multiple_of=pad_to_multiple_of)
+        lengths = resolve_lengths(self, padding, truncation, max_length, pad_to_multiple_of, verbose)
+        limit = lengths.max_length if lengths.truncation else None
+        if limit is not None:
+            self._check_truncation(limit, stride, add_special_tokens, batch.pairs)
+        side = check_side("padding_side", padding_side or self.padding_side)
+        backend = self.backend_tokenizer
+        try:
+            backend.encode_special_tokens = (
+                self.split_special_tokens if split_special_tokens is None else split_special_tokens
+            )
+            if limit is not None:
+                backend.enable_truncation(
+                    limit, stride=stride, strategy=lengths.truncation, direction=self.truncation_side
+                )
+            if lengths.padding:
+                backend.enable_padding(
+                    direction=side,
+                    pad_id=self.pad_token_id,
+                    pad_token=self.pad_token,
+                    pad_type_id=self.pad_token_type_id,
+                    length=lengths.max_length if lengths.padding == "max_length" else None,
+                    pad_to_multiple_of=pad_to_multiple_of,
+                )
+            return self._encode_batch(batch.items, add_special_tokens, is_split_into_words)
+        finally:
+            self._reset_backend()
 
     def encode(self, text: Any, text_pair: Any = None, **options: Any) -> Any:
         """The `input_ids` of a call."""
@@ -295,31 +346,6 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
                 hint=f"The stride is at most {max(max_length - special - 1, 0)} here.",
             )
 
-    @contextmanager
-    def _configured(
-        self, lengths: Lengths, stride: int, pad_to_multiple_of: int | None, side: str, split_special_tokens: bool
-    ) -> Iterator[None]:
-        """The backend set for one call, and cleared afterwards."""
-        backend = self.backend_tokenizer
-        try:
-            backend.encode_special_tokens = split_special_tokens
-            if lengths.truncation and lengths.max_length is not None:
-                backend.enable_truncation(
-                    lengths.max_length, stride=stride, strategy=lengths.truncation, direction=self.truncation_side
-                )
-            if lengths.padding:
-                backend.enable_padding(
-                    direction=side,
-                    pad_id=self.pad_token_id,
-                    pad_token=self.pad_token,
-                    pad_type_id=self.pad_token_type_id,
-                    length=lengths.max_length if lengths.padding == "max_length" else None,
-                    pad_to_multiple_of=pad_to_multiple_of,
-                )
-            yield
-        finally:
-            self._reset_backend()
-
     def _reset_backend(self) -> None:
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
@@ -373,7 +399,7 @@ def _chat_templates(value: Any) -> Any:
     return {entry["name"]: entry["template"] for entry in value} if isinstance(value, list) else value
 
 
-def _with_overflow(encodings: "list[Encoding]") -> "tuple[list[Encoding], list[int]]":
+def with_overflow(encodings: "list[Encoding]") -> "tuple[list[Encoding], list[int]]":
     """Each encoding followed by what was cut off from it, and for each the number of its text."""
     groups = [[encoding, *encoding.overflowing] for encoding in encodings]
     return [row for group in groups for row in group], [i for i, group in enumerate(groups) for _ in group]

@@ -3,7 +3,10 @@
 
 #include "half.h"
 
-enum { GROUP_SIZE = 32 };
+enum {
+    GROUP_SIZE = 32,
+    MAGIC = 0x4b400000, /* bits of 1.5 * 2^23, in float32: with a small integer added, those of that much more */
+};
 
 INLINE int is_grouped(int layout) { return layout >= LAYOUT_Q8G; }
 

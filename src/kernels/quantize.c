@@ -385,7 +385,7 @@ static void quantize_groups(const Activations *a, int row, const float *x, int i
         int at = n * a->rows + row, total = sum[0] + sum[1] + sum[2] + sum[3];
         a->scale[at] = top / 127;
         if (layout == LAYOUT_Q4Z) a->correction[at] = a->scale[at] * (float)total;
-        else ((int32_t *)a->correction)[at] = -zero * total;
+        else ((int32_t *)a->correction)[at] = MAGIC - zero * total;
     }
 }
 

@@ -18,8 +18,8 @@ typedef struct {
     int panel_bytes;
 } Product;
 
-/* Rows row .. row + rows - 1 of x times a panel, with bias, into y. */
-typedef void Tile(const Product *g, int row, int panel, float *y, int y_stride);
+/* `count` tiles, one below the other: the tile's rows of x, from `row` on, times a panel, with bias, into y. */
+typedef void Tiles(const Product *g, int row, int panel, int count, float *y, int y_stride);
 
 /* One row of x times STREAMS panels, into y. The panels are `apart` from each other, as memory delivers several distant
    streams faster than one. */
@@ -49,16 +49,27 @@ INLINE f32x4 to_float(i32x4 v) { return (f32x4)wasm_f32x4_convert_i32x4((v128_t)
 
 /* ---- q8: the row's scale and lowest value, the column's scale and sum ---- */
 
-INLINE f32x4 finish_q8(const Product *g, int row, int panel, int vector, i32x4 sum) {
-    const float *scale = (const float *)(g->w + panel * g->panel_bytes + 8 * g->x.inner) + 4 * vector;
-    f32x4 shift = splat(g->x.correction[row]) * load(scale + 8);
-    return fma(load(scale), fma(splat(g->x.scale[row]), to_float(sum), shift), bias_of(g, panel, vector));
+/* What turns the sums of some columns into results. */
+typedef struct {
+    f32x4 scale, sum, bias;
+} Columns;
+
+/* `w` is where the quants of the panel end. */
+INLINE Columns columns_q8(const Product *g, const char *w, int panel, int v) {
+    return (Columns){load_at(w, 16 * v), load_at(w, 32 + 16 * v), bias_of(g, panel, v)};
+}
+
+/* `scale` and `low` are those of a tile's first row. */
+INLINE f32x4 finish_q8(const Columns *c, const char *scale, const char *low, int r, i32x4 sum) {
+    f32x4 scaled = fma(splat_at(scale, 4 * r), to_float(sum), splat_at(low, 4 * r) * c->sum);
+    return fma(c->scale, scaled, c->bias);
 }
 
 #ifdef __wasm_relaxed_simd__
 INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
     i32x4 acc[2 * MOST] = {0};
     const char *x[MOST], *w = g->w + panel * g->panel_bytes;
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
     UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
     for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
         UNROLL for (int q = 0; q < 4; q++) {
@@ -73,14 +84,16 @@ INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float 
         }
         UNROLL for (int r = 0; r < rows; r++) x[r] += 16;
     }
-    UNROLL for (int v = 0; v < 2; v++)
-        UNROLL for (int r = 0; r < rows; r++)
-            store(y + r * y_stride + 4 * v, finish_q8(g, row + r, panel, v, acc[2 * r + v]));
+    const Columns columns[2] = {columns_q8(g, w, panel, 0), columns_q8(g, w, panel, 1)};
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < 2; v++)
+            store(y + r * y_stride + 4 * v, finish_q8(&columns[v], scale, lowest, r, acc[2 * r + v]));
 }
 
 INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y) {
     i32x4 acc[2 * STREAMS] = {0};
     const char *x = (const char *)(g->x.quants + row * g->x.inner), *w[STREAMS];
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
     UNROLL for (int p = 0; p < STREAMS; p++) w[p] = g->w + (panel + p * apart) * g->panel_bytes;
     for (int left = g->x.inner; left > 0; left -= 16, x += 16) {
         UNROLL for (int q = 0; q < 4; q++) {
@@ -92,12 +105,16 @@ INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y
         }
         UNROLL for (int p = 0; p < STREAMS; p++) w[p] += 128;
     }
-    UNROLL for (int p = 0; p < STREAMS; p++)
-        UNROLL for (int v = 0; v < 2; v++)
-            store(y + 8 * p * apart + 4 * v, finish_q8(g, row, panel + p * apart, v, acc[2 * p + v]));
+    UNROLL for (int p = 0; p < STREAMS; p++) {
+        UNROLL for (int v = 0; v < 2; v++) {
+            const Columns columns = columns_q8(g, w[p], panel + p * apart, v);
+            store(y + 8 * p * apart + 4 * v, finish_q8(&columns, scale, lowest, 0, acc[2 * p + v]));
+        }
+    }
 }
 #else
 INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
     UNROLL for (int v = 0; v < 2; v++) {
         i32x4 low[MOST] = {0}, high[MOST] = {0};
         const char *x[MOST], *w = g->w + panel * g->panel_bytes + 16 * v;
@@ -115,8 +132,9 @@ INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float 
             }
             UNROLL for (int r = 0; r < rows; r++) x[r] += 32;
         }
+        const Columns columns = columns_q8(g, w - 16 * v, panel, v);
         UNROLL for (int r = 0; r < rows; r++)
-            store(y + r * y_stride + 4 * v, finish_q8(g, row + r, panel, v, join(low[r], high[r])));
+            store(y + r * y_stride + 4 * v, finish_q8(&columns, scale, lowest, r, join(low[r], high[r])));
     }
 }
 #endif
@@ -177,7 +195,6 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
         }
         UNROLL for (int v = 0; v < 2; v++) {
             f32x4 weight_scale = scales_at(w + 8 * v), offset = splat(0);
-            KEEP(weight_scale);
             if (layout == LAYOUT_Q4Z) offset = scales_at(w + 16 + 8 * v);
             KEEP(offset);
             UNROLL for (int r = 0; r < rows; r++) {
@@ -271,12 +288,13 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
                     }
                 }
             }
-            f32x4 weight_scale = scales_at(w + 8 * v);
+            f32x4 weight_scale = scales_at(w + 8 * v), offset = splat(0);
+            if (layout == LAYOUT_Q4Z) offset = scales_at(w + 16 + 8 * v);
             UNROLL for (int r = 0; r < rows; r++) {
                 int at = n * g->x.rows + row + r;
                 f32x4 factor = weight_scale * splat(g->x.scale[at]);
                 if (layout == LAYOUT_Q4Z)
-                    total[r] = fma(splat(g->x.correction[at]), scales_at(w + 16 + 8 * v), total[r]);
+                    total[r] = fma(splat(g->x.correction[at]), offset, total[r]);
                 total[r] = fma(to_float(join(low[r], high[r])), factor, total[r]);
                 x[r] += 2 * GROUP_SIZE;
             }
@@ -301,37 +319,39 @@ INLINE void streams_grouped(const int layout, const Product *g, int row, int pan
 
 typedef struct {
     int layout;
-    Tile *tiles[MOST]; /* by the number of rows, less 1 */
+    Tiles *tiles[MOST]; /* by the number of rows, less 1 */
     Streams *streams;
 } Kernel;
 
-#define DEFINE_GROUPED(name, layout)                                                                                      \
-    INLINE void tile_##name(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {               \
-        tile_grouped(layout, rows, g, row, panel, y, y_stride);                                                           \
-    }                                                                                                                     \
-    INLINE void streams_##name(const Product *g, int row, int panel, int apart, float *y) {                               \
-        streams_grouped(layout, g, row, panel, apart, y);                                                                 \
+#define DEFINE_GROUPED(name, layout)                                                                                  \
+    INLINE void tile_##name(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {           \
+        tile_grouped(layout, rows, g, row, panel, y, y_stride);                                                       \
+    }                                                                                                                 \
+    INLINE void streams_##name(const Product *g, int row, int panel, int apart, float *y) {                           \
+        streams_grouped(layout, g, row, panel, apart, y);                                                             \
     }
 DEFINE_GROUPED(q8g, LAYOUT_Q8G)
 DEFINE_GROUPED(q4, LAYOUT_Q4)
 DEFINE_GROUPED(q4z, LAYOUT_Q4Z)
 
-#define DEFINE_TILE(name, rows)                                                                                           \
-    static NOINLINE void name##_##rows##x1(const Product *g, int row, int panel, float *y, int y_stride) {                \
-        tile_##name(rows, g, row, panel, y, y_stride);                                                                    \
+#define DEFINE_TILE(name, rows)                                                                                       \
+    static NOINLINE void name##_##rows##x1(const Product *g, int row, int panel, int count, float *y, int y_stride) { \
+        const Product product = *g; /* which no store can change */                                                   \
+        for (; count > 0; count--, row += rows, y += rows * y_stride)                                                 \
+            tile_##name(rows, &product, row, panel, y, y_stride);                                                     \
     }
-#define DEFINE_KERNEL(name, layout)                                                                                       \
-    DEFINE_TILE(name, 1)                                                                                                  \
-    DEFINE_TILE(name, 2)                                                                                                  \
-    DEFINE_TILE(name, 3)                                                                                                  \
-    DEFINE_TILE(name, 4)                                                                                                  \
-    DEFINE_TILE(name, 5)                                                                                                  \
-    DEFINE_TILE(name, 6)                                                                                                  \
-    static NOINLINE void name##_1x4(const Product *g, int row, int panel, int apart, float *y) {                          \
-        streams_##name(g, row, panel, apart, y);                                                                          \
-    }                                                                                                                     \
-    static const Kernel name = {                                                                                          \
-        layout, {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1}, name##_1x4,                     \
+#define DEFINE_KERNEL(name, layout)                                                                                   \
+    DEFINE_TILE(name, 1)                                                                                              \
+    DEFINE_TILE(name, 2)                                                                                              \
+    DEFINE_TILE(name, 3)                                                                                              \
+    DEFINE_TILE(name, 4)                                                                                              \
+    DEFINE_TILE(name, 5)                                                                                              \
+    DEFINE_TILE(name, 6)                                                                                              \
+    static NOINLINE void name##_1x4(const Product *g, int row, int panel, int apart, float *y) {                      \
+        streams_##name(g, row, panel, apart, y);                                                                      \
+    }                                                                                                                 \
+    static const Kernel name = {                                                                                      \
+        layout, {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1}, name##_1x4,                 \
     };
 DEFINE_KERNEL(q8, LAYOUT_Q8)
 DEFINE_KERNEL(q8g, LAYOUT_Q8G)
@@ -347,12 +367,11 @@ static void multiply(const Product *g, const Kernel *k, int row, int rows, int p
         panel += STREAMS * apart;
         y += 8 * STREAMS * apart;
     }
+    /* Columns of tiles, none much lower than the others. */
+    int lines = ceil_div(rows, MOST), low = rows / lines, higher = rows % lines, first = higher * (low + 1);
     for (; panel < end; panel++, y += 8) {
-        for (int r = 0; r < rows;) {
-            int left = rows - r, count = ceil_div(left, ceil_div(left, MOST)); /* none much smaller than the others */
-            k->tiles[count - 1](g, row + r, panel, y + r * y_stride, y_stride);
-            r += count;
-        }
+        if (higher) k->tiles[low](g, row, panel, higher, y, y_stride);
+        k->tiles[low - 1](g, row + first, panel, lines - higher, y + first * y_stride, y_stride);
     }
 }
 
@@ -377,8 +396,8 @@ static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
         activations(ADDRESS(char, LINEAR_X), k->layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
         INPUT(LINEAR_BIAS), panel_bytes(k->layout, inner),
     };
-    int near = rows == 1 ? panels : NEAR, block = BLOCK_BYTES / maximum(g.x.inner * (int)sizeof(Quant), 1) / MOST * MOST;
-    block = minimum(maximum(block, MOST), MAX_ROWS);
+    int near = rows == 1 ? panels : NEAR, row_bytes = maximum(g.x.inner * (int)sizeof(Quant), 1);
+    int block = minimum(maximum(BLOCK_BYTES / row_bytes / MOST * MOST, MOST), MAX_ROWS);
     for (int row = 0; row < rows; row += block) {
         int count = minimum(block, rows - row);
         for (int panel = begin; panel < end; panel += near) {

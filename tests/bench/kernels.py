@@ -87,6 +87,7 @@ class Bench:
         self._page = page
         page.set_default_timeout(0)
         page.evaluate(PAGE, WORKER)
+        self.ask("repeat", {"name": "", "count": 0})  # the thread is there once it answers
         self._thread = worker_thread()
 
     def ask(self, name: str, argument: Any) -> Any:

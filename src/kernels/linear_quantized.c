@@ -7,8 +7,6 @@
 enum {
     BLOCK_BYTES = 192 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
     MAX_ROWS = 96,
-    MOST = 6,    /* rows of a tile */
-    STREAMS = 4, /* panels at a time for one row */
 };
 
 typedef struct {
@@ -67,8 +65,8 @@ INLINE f32x4 finish_q8(const Columns *c, const char *scale, const char *low, int
 
 #ifdef __wasm_relaxed_simd__
 INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
-    i32x4 acc[2 * MOST] = {0};
-    const char *x[MOST], *w = g->w + panel * g->panel_bytes;
+    i32x4 acc[2 * TILE_ROWS] = {0};
+    const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes;
     const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
     UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
     for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
@@ -116,8 +114,8 @@ INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y
 INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
     const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
     UNROLL for (int v = 0; v < 2; v++) {
-        i32x4 low[MOST] = {0}, high[MOST] = {0};
-        const char *x[MOST], *w = g->w + panel * g->panel_bytes + 16 * v;
+        i32x4 low[TILE_ROWS] = {0}, high[TILE_ROWS] = {0};
+        const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes + 16 * v;
         UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
         for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
             UNROLL for (int q = 0; q < 4; q++) {
@@ -162,10 +160,10 @@ INLINE f32x4 sum_to_float(i32x4 sum) { return (f32x4)sum - splat(__builtin_bit_c
 INLINE void tile_grouped(const int layout, const int rows, const Product *g, int row, int panel, float *y,
                          int y_stride) {
     const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const char *x[MOST], *w = g->w + panel * g->panel_bytes, *scale = (const char *)(g->x.scale + row);
+    const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes, *scale = (const char *)(g->x.scale + row);
     const char *correction = (const char *)(g->x.correction + row);
     /* The totals do not fit into registers beside the integer sums, so they wait in memory. */
-    f32x4 totals[2 * MOST];
+    f32x4 totals[2 * TILE_ROWS];
     char *waiting = (char *)totals;
     KEEP(waiting);
     UNROLL for (int r = 0; r < rows; r++) {
@@ -173,7 +171,7 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
         x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
     }
     for (int n = g->x.groups; n > 0; n--) {
-        i32x4 acc[2 * MOST];
+        i32x4 acc[2 * TILE_ROWS];
         UNROLL for (int j = 0; j < 2 * rows; j++) acc[j] = start_at(layout, correction, j / 2 * 4);
         UNROLL for (int step = 0; step < 8; step++) { /* of 4 quants */
             const int at = quants + (layout == LAYOUT_Q8G ? 32 * step : step / 2 * 32);
@@ -263,14 +261,14 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
     const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
     const v128_t nibble = wasm_i8x16_splat(15), shift = wasm_i8x16_splat(layout == LAYOUT_Q8G ? 64 : 8);
     UNROLL for (int v = 0; v < 2; v++) {
-        f32x4 total[MOST];
-        const char *x[MOST], *w = g->w + panel * g->panel_bytes;
+        f32x4 total[TILE_ROWS];
+        const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes;
         UNROLL for (int r = 0; r < rows; r++) {
             total[r] = splat(0);
             x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
         }
         for (int n = 0; n < g->x.groups; n++, w += size) {
-            i32x4 low[MOST] = {0}, high[MOST] = {0};
+            i32x4 low[TILE_ROWS] = {0}, high[TILE_ROWS] = {0};
             UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
                 v128_t weights = (v128_t)load_at(w, quants + 32 * step + 16 * v);
                 UNROLL for (int half = 0; half < (layout == LAYOUT_Q8G ? 1 : 2); half++) {
@@ -319,7 +317,7 @@ INLINE void streams_grouped(const int layout, const Product *g, int row, int pan
 
 typedef struct {
     int layout;
-    Tiles *tiles[MOST]; /* by the number of rows, less 1 */
+    Tiles *tiles[TILE_ROWS]; /* by the number of rows, less 1 */
     Streams *streams;
 } Kernel;
 
@@ -368,7 +366,7 @@ static void multiply(const Product *g, const Kernel *k, int row, int rows, int p
         y += 8 * STREAMS * apart;
     }
     /* Columns of tiles, none much lower than the others. */
-    int lines = ceil_div(rows, MOST), low = rows / lines, higher = rows % lines, first = higher * (low + 1);
+    int lines = ceil_div(rows, TILE_ROWS), low = rows / lines, higher = rows % lines, first = higher * (low + 1);
     for (; panel < end; panel++, y += 8) {
         if (higher) k->tiles[low](g, row, panel, higher, y, y_stride);
         k->tiles[low - 1](g, row + first, panel, lines - higher, y + first * y_stride, y_stride);
@@ -388,16 +386,15 @@ enum { NEAR = 8 }; /* panels after which what was computed for several rows is f
 
 static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
-    int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL), unit = rows == 1 ? STREAMS : 1;
-    int begin = minimum(split(ceil_div(panels, unit), part, parts) * unit, panels);
-    int end = minimum(split(ceil_div(panels, unit), part + 1, parts) * unit, panels);
+    int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
+    int begin = first_panel(panels, rows, part, parts), end = first_panel(panels, rows, part + 1, parts);
     const float *residual = INPUT(LINEAR_RESIDUAL);
     Product g = {
         activations(ADDRESS(char, LINEAR_X), k->layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
         INPUT(LINEAR_BIAS), panel_bytes(k->layout, inner),
     };
     int near = rows == 1 ? panels : NEAR, row_bytes = maximum(g.x.inner * (int)sizeof(Quant), 1);
-    int block = minimum(maximum(BLOCK_BYTES / row_bytes / MOST * MOST, MOST), MAX_ROWS);
+    int block = minimum(maximum(BLOCK_BYTES / row_bytes / TILE_ROWS * TILE_ROWS, TILE_ROWS), MAX_ROWS);
     for (int row = 0; row < rows; row += block) {
         int count = minimum(block, rows - row);
         for (int panel = begin; panel < end; panel += near) {

@@ -16,7 +16,8 @@ INLINE void tiles(const int rows, const int panels, const Gemm *g, int row, int 
         f32x4 acc[12];
         UNROLL for (int r = 0; r < rows; r++) {
             UNROLL for (int v = 0; v < vectors; v++) {
-                acc[r * vectors + v] = g->init ? load(init + r * init_stride + v / 2 * 32 * apart + v % 2 * 16) : splat(0);
+                const char *start = init + r * init_stride + v / 2 * 32 * apart + v % 2 * 16;
+                acc[r * vectors + v] = g->init ? load(start) : splat(0);
             }
         }
 

@@ -12,8 +12,8 @@ enum {
 typedef struct {
     Activations x;
     const char *w;
-    const float *bias; /* or NULL; up to the end of the last panel, whatever is there */
-    int panel_bytes;
+    const float *bias; /* up to the end of the last panel, whatever is there; without one, zeros for every panel */
+    int panel_bytes, bias_step;
 } Product;
 
 /* `count` tiles, one below the other: the tile's rows of x, from `row` on, times a panel, with bias, into y. */
@@ -39,8 +39,10 @@ INLINE i32x4 join(i32x4 low, i32x4 high) {
 }
 #endif
 
+static const float ZEROS[PANEL];
+
 INLINE f32x4 bias_of(const Product *g, int panel, int vector) {
-    return g->bias ? load(g->bias + PANEL * panel + 4 * vector) : splat(0);
+    return load(g->bias + g->bias_step * panel + 4 * vector);
 }
 
 INLINE f32x4 to_float(i32x4 v) { return (f32x4)wasm_f32x4_convert_i32x4((v128_t)v); }
@@ -147,11 +149,11 @@ INLINE f32x4 scales_at(const char *p) {
 
 #ifdef __wasm_relaxed_simd__
 /* In memory, as no register is free for them. */
-static const i32x4 NIBBLES = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f}, ZEROS = {MAGIC, MAGIC, MAGIC, MAGIC};
+static const i32x4 NIBBLES = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f}, NO_SUMS = {MAGIC, MAGIC, MAGIC, MAGIC};
 
 /* What integer sums start from. */
 INLINE i32x4 start_at(const int layout, const char *correction, const int offset) {
-    return layout == LAYOUT_Q4Z ? int_at((const char *)&ZEROS, 0) : quad_at(correction, offset);
+    return layout == LAYOUT_Q4Z ? int_at((const char *)&NO_SUMS, 0) : quad_at(correction, offset);
 }
 
 /* The integer sum as float32: exact, and on another port than the conversion instruction and the dot products. */
@@ -172,7 +174,7 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
     }
     for (int n = g->x.groups; n > 0; n--) {
         i32x4 acc[2 * TILE_ROWS];
-        UNROLL for (int j = 0; j < 2 * rows; j++) acc[j] = start_at(layout, correction, j / 2 * 4);
+        UNROLL for (int r = 0; r < rows; r++) acc[2 * r] = acc[2 * r + 1] = start_at(layout, correction, 4 * r);
         UNROLL for (int step = 0; step < 8; step++) { /* of 4 quants */
             const int at = quants + (layout == LAYOUT_Q8G ? 32 * step : step / 2 * 32);
             i32x4 low = int_at(w, at), high = int_at(w, at + 16);
@@ -191,14 +193,20 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
                 KEEP(acc[2 * r + 1]);
             }
         }
+        f32x4 weight_scale[2], offset[2];
         UNROLL for (int v = 0; v < 2; v++) {
-            f32x4 weight_scale = scales_at(w + 8 * v), offset = splat(0);
-            if (layout == LAYOUT_Q4Z) offset = scales_at(w + 16 + 8 * v);
-            KEEP(offset);
-            UNROLL for (int r = 0; r < rows; r++) {
-                f32x4 factor = weight_scale * splat_at(scale, 4 * r), total = load_at(waiting, 32 * r + 16 * v);
-                if (layout == LAYOUT_Q4Z) total = fma(splat_at(correction, 4 * r), offset, total);
-                store(waiting + 32 * r + 16 * v, fma(sum_to_float(acc[2 * r + v]), factor, total));
+            weight_scale[v] = scales_at(w + 8 * v);
+            KEEP(weight_scale[v]);
+            offset[v] = layout == LAYOUT_Q4Z ? scales_at(w + 16 + 8 * v) : splat(0);
+            KEEP(offset[v]);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            f32x4 row_scale = splat_at(scale, 4 * r), row_sum = splat(0);
+            if (layout == LAYOUT_Q4Z) row_sum = splat_at(correction, 4 * r);
+            UNROLL for (int v = 0; v < 2; v++) {
+                f32x4 total = load(waiting + 32 * r + 16 * v);
+                if (layout == LAYOUT_Q4Z) total = fma(row_sum, offset[v], total);
+                store(waiting + 32 * r + 16 * v, fma(sum_to_float(acc[2 * r + v]), weight_scale[v] * row_scale, total));
             }
         }
         scale += 4 * g->x.rows;
@@ -388,10 +396,10 @@ static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
     int begin = first_panel(panels, rows, part, parts), end = first_panel(panels, rows, part + 1, parts);
-    const float *residual = INPUT(LINEAR_RESIDUAL);
+    const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
     Product g = {
         activations(ADDRESS(char, LINEAR_X), k->layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
-        INPUT(LINEAR_BIAS), panel_bytes(k->layout, inner),
+        bias ? bias : ZEROS, panel_bytes(k->layout, inner), bias ? PANEL : 0,
     };
     int near = rows == 1 ? panels : NEAR, row_bytes = maximum(g.x.inner * (int)sizeof(Quant), 1);
     int block = minimum(maximum(BLOCK_BYTES / row_bytes / TILE_ROWS * TILE_ROWS, TILE_ROWS), MAX_ROWS);

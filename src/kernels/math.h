@@ -67,8 +67,8 @@ INLINE Gelu gelu_constants(void) {
     return k;
 }
 
-/* x Phi(x) in place for `n` vectors, with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x| Phi(-|x|), and log2 of Phi(-a)
-   is close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
+/* x Phi(x) in place for `n` vectors, with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x|
+   Phi(-|x|), and log2 of Phi(-a) is close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
 INLINE void vecs_gelu(f32x4 *x, const int n, const Gelu *k, const Exp2 *e) {
     f32x4 a[4], p[4];
     UNROLL for (int j = 0; j < n; j++) a[j] = vec_min(vec_abs(x[j]), k->high);

@@ -5,7 +5,7 @@
 
 enum {
     TILE_ROWS = 6, /* at most; with so few every panel is read once */
-    STREAMS = 4,   /* panels at a time for one row */
+    STREAMS = 8,   /* panels at a time for one row, or half as many */
 };
 
 typedef struct {

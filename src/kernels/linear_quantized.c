@@ -353,11 +353,11 @@ DEFINE_GROUPED(q4z, LAYOUT_Q4Z)
     DEFINE_TILE(name, 4)                                                                                              \
     DEFINE_TILE(name, 5)                                                                                              \
     DEFINE_TILE(name, 6)                                                                                              \
-    static NOINLINE void name##_1x4(const Product *g, int row, int panel, int apart, float *y) {                      \
+    static NOINLINE void name##_1x8(const Product *g, int row, int panel, int apart, float *y) {                      \
         streams_##name(g, row, panel, apart, y);                                                                      \
     }                                                                                                                 \
     static const Kernel name = {                                                                                      \
-        layout, {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1}, name##_1x4,                 \
+        layout, {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1}, name##_1x8,                 \
     };
 DEFINE_KERNEL(q8, LAYOUT_Q8)
 DEFINE_KERNEL(q8g, LAYOUT_Q8G)

@@ -33,7 +33,7 @@ EXPORT(peak_i8) int peak_i8(int iterations) {
 #ifdef __wasm_relaxed_simd__
                 acc[j] = (i32x4)wasm_i32x4_relaxed_dot_i8x16_i7x16_add((v128_t)a, (v128_t)b, (v128_t)acc[j]);
 #else
-                acc[j] += (i32x4)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b);
+                acc[j] = (i32x4)wasm_i32x4_dot_i16x8((v128_t)acc[j], (v128_t)a) + b; /* nothing to compute once */
 #endif
                 KEEP(acc[j]);
             }

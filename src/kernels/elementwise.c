@@ -2,6 +2,8 @@
 
 #include "math.h"
 
+enum { SIDE = 4 }; /* vectors at a time */
+
 #define FOR_VECTORS(j, count) for (int j = 0; j < (count); j += 4)
 
 void activate(float *y, const float *x, int count, int activation) {
@@ -9,7 +11,18 @@ void activate(float *y, const float *x, int count, int activation) {
     switch (activation) {
         case ACT_GELU: {
             const Gelu g = gelu_constants();
-            FOR_VECTORS(j, count) store_some(y + j, vec_gelu(load_some(x + j, count - j), &g, &k), count - j);
+            int j = 0;
+            for (; j + 4 * SIDE <= count; j += 4 * SIDE) {
+                f32x4 v[SIDE];
+                UNROLL for (int n = 0; n < SIDE; n++) v[n] = load(x + j + 4 * n);
+                vecs_gelu(v, SIDE, &g, &k);
+                UNROLL for (int n = 0; n < SIDE; n++) store(y + j + 4 * n, v[n]);
+            }
+            for (; j < count; j += 4) {
+                f32x4 v = load_some(x + j, count - j);
+                vecs_gelu(&v, 1, &g, &k);
+                store_some(y + j, v, count - j);
+            }
             break;
         }
         case ACT_GELU_TANH: { /* 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u) */

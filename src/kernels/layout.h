@@ -3,7 +3,10 @@
 
 #include "half.h"
 
-enum { GROUP_SIZE = 32 };
+enum {
+    GROUP_SIZE = 32,
+    MAGIC = 0x4b400000, /* bits of 1.5 * 2^23, in float32: with a small integer added, those of that much more */
+};
 
 INLINE int is_grouped(int layout) { return layout >= LAYOUT_Q8G; }
 
@@ -55,7 +58,7 @@ typedef struct {
     Quant *quants;     /* [rows][padded inner] */
     float *scale;      /* [groups][rows] */
     float *correction; /* [groups][rows]. q8: the row's lowest value; q4z: the sum of the group in float32; q4, q8g: what
-                          the integer sums start from, int32: minus the zero point times the sum of the quants */
+                          integer sums start from: MAGIC less the zero point times the sum of the quants */
     int rows, inner, groups; /* padded */
 } Activations;
 

@@ -5,12 +5,16 @@
 enum {
     MAX_INNER = 768, /* of a step: a panel's part stays in the first-level cache while rows pass */
     MAX_ROWS = 192,  /* of a block: its part of x stays in the second-level cache while a group of panels passes */
-    GROUP = 8,       /* panels after which what was computed is finished, while it is still near */
+    NEAR = 8,        /* panels after which what was computed is finished, while it is still near */
 };
 
 /* The product in steps along the inner dimension. */
 static void product(const Gemm *whole) {
     Gemm g = *whole;
+    if (g.rows <= TILE_ROWS) {
+        gemm(&g);
+        return;
+    }
     int size = round_up(ceil_div(g.inner, ceil_div(g.inner, MAX_INNER)), 4);
     for (int left = whole->inner; left > 0; left -= size) {
         g.inner = minimum(left, size);
@@ -40,11 +44,12 @@ static void last_panel(const Gemm *full, const float *bias, int columns) {
 int op_linear(const Instruction *i, int part, int parts) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
-    int begin = split(panels, part, parts), end = split(panels, part + 1, parts);
+    int begin = first_panel(panels, rows, part, parts), end = first_panel(panels, rows, part + 1, parts);
+    int near = rows <= TILE_ROWS ? panels : NEAR;
     const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
     for (int row = 0; row < rows; row += MAX_ROWS) {
-        for (int panel = begin; panel < end; panel += GROUP) {
-            int column = panel * PANEL, width = minimum(minimum(panel + GROUP, end) * PANEL, columns) - column;
+        for (int panel = begin; panel < end; panel += near) {
+            int column = panel * PANEL, width = minimum(minimum(panel + near, end) * PANEL, columns) - column;
             int whole = width / PANEL;
             float *y = OUTPUT(LINEAR_Y) + row * columns + column;
             Gemm g = {

@@ -7,18 +7,21 @@
 enum {
     BLOCK_BYTES = 192 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
     MAX_ROWS = 96,
-    MOST = 6, /* rows of a tile */
 };
 
 typedef struct {
     Activations x;
     const char *w;
-    const float *bias; /* or NULL; up to the end of the last panel, whatever is there */
-    int panel_bytes;
+    const float *bias; /* up to the end of the last panel, whatever is there; without one, zeros for every panel */
+    int panel_bytes, bias_step;
 } Product;
 
-/* A tile: rows row .. row + rows - 1 of x times `panels` panels, with bias, into y. */
-typedef void Tile(const Product *g, int row, int panel, float *y, int y_stride);
+/* `count` tiles, one below the other: the tile's rows of x, from `row` on, times a panel, with bias, into y. */
+typedef void Tiles(const Product *g, int row, int panel, int count, float *y, int y_stride);
+
+/* One row of x times STREAMS panels, into y. The panels are `apart` from each other, as memory delivers several distant
+   streams faster than one. */
+typedef void Streams(const Product *g, int row, int panel, int apart, float *y);
 
 #ifdef __wasm_relaxed_simd__
 INLINE i32x4 dot(i32x4 signed_bytes, i32x4 seven_bits, i32x4 sum) {
@@ -36,57 +39,85 @@ INLINE i32x4 join(i32x4 low, i32x4 high) {
 }
 #endif
 
+static const float ZEROS[PANEL];
+
 INLINE f32x4 bias_of(const Product *g, int panel, int vector) {
-    return g->bias ? load(g->bias + PANEL * panel + 4 * vector) : splat(0);
+    return load(g->bias + g->bias_step * panel + 4 * vector);
 }
 
 INLINE f32x4 to_float(i32x4 v) { return (f32x4)wasm_f32x4_convert_i32x4((v128_t)v); }
 
 /* ---- q8: the row's scale and lowest value, the column's scale and sum ---- */
 
-INLINE f32x4 finish_q8(const Product *g, int row, int panel, int vector, i32x4 sum) {
-    const float *scale = (const float *)(g->w + panel * g->panel_bytes + 8 * g->x.inner) + 4 * vector;
-    f32x4 shift = splat(g->x.correction[row]) * load(scale + 8);
-    return fma(load(scale), fma(splat(g->x.scale[row]), to_float(sum), shift), bias_of(g, panel, vector));
+/* What turns the sums of some columns into results. */
+typedef struct {
+    f32x4 scale, sum, bias;
+} Columns;
+
+/* `w` is where the quants of the panel end. */
+INLINE Columns columns_q8(const Product *g, const char *w, int panel, int v) {
+    return (Columns){load_at(w, 16 * v), load_at(w, 32 + 16 * v), bias_of(g, panel, v)};
+}
+
+/* `scale` and `low` are those of a tile's first row. */
+INLINE f32x4 finish_q8(const Columns *c, const char *scale, const char *low, int r, i32x4 sum) {
+    f32x4 scaled = fma(splat_at(scale, 4 * r), to_float(sum), splat_at(low, 4 * r) * c->sum);
+    return fma(c->scale, scaled, c->bias);
 }
 
 #ifdef __wasm_relaxed_simd__
-INLINE void tile_q8(const int rows, const int panels, const Product *g, int row, int panel, float *y, int y_stride) {
-    const int vectors = 2 * panels;
-    i32x4 acc[12] = {0};
-    const char *x[MOST], *w[4];
+INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
+    i32x4 acc[2 * TILE_ROWS] = {0};
+    const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes;
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
     UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
-    UNROLL for (int p = 0; p < panels; p++) w[p] = g->w + (panel + p) * g->panel_bytes;
-    for (int left = g->x.inner; left > 0; left -= 16) {
+    for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
         UNROLL for (int q = 0; q < 4; q++) {
-            i32x4 weights[8];
-            if (rows > 1) {
-                UNROLL for (int v = 0; v < vectors; v++) weights[v] = int_at(w[v / 2], 32 * q + 16 * (v % 2));
-            }
+            i32x4 low = int_at(w, 32 * q), high = int_at(w, 32 * q + 16);
             UNROLL for (int r = 0; r < rows; r++) {
                 i32x4 quad = quad_at(x[r], 4 * q);
-                UNROLL for (int v = 0; v < vectors; v++) {
-                    i32x4 weight = rows > 1 ? weights[v] : int_at(w[v / 2], 32 * q + 16 * (v % 2));
-                    acc[r * vectors + v] = dot(weight, quad, acc[r * vectors + v]);
-                    KEEP(acc[r * vectors + v]);
-                }
+                acc[2 * r] = dot(low, quad, acc[2 * r]);
+                KEEP(acc[2 * r]);
+                acc[2 * r + 1] = dot(high, quad, acc[2 * r + 1]);
+                KEEP(acc[2 * r + 1]);
             }
         }
         UNROLL for (int r = 0; r < rows; r++) x[r] += 16;
-        UNROLL for (int p = 0; p < panels; p++) w[p] += 128;
     }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) {
-            f32x4 value = finish_q8(g, row + r, panel + v / 2, v % 2, acc[r * vectors + v]);
-            store(y + r * y_stride + 4 * v, value);
+    const Columns columns[2] = {columns_q8(g, w, panel, 0), columns_q8(g, w, panel, 1)};
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < 2; v++)
+            store(y + r * y_stride + 4 * v, finish_q8(&columns[v], scale, lowest, r, acc[2 * r + v]));
+}
+
+INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y) {
+    i32x4 acc[2 * STREAMS] = {0};
+    const char *x = (const char *)(g->x.quants + row * g->x.inner), *w[STREAMS];
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
+    UNROLL for (int p = 0; p < STREAMS; p++) w[p] = g->w + (panel + p * apart) * g->panel_bytes;
+    for (int left = g->x.inner; left > 0; left -= 16, x += 16) {
+        UNROLL for (int q = 0; q < 4; q++) {
+            i32x4 quad = quad_at(x, 4 * q);
+            UNROLL for (int v = 0; v < 2 * STREAMS; v++) {
+                acc[v] = dot(int_at(w[v / 2], 32 * q + 16 * (v % 2)), quad, acc[v]);
+                KEEP(acc[v]);
+            }
+        }
+        UNROLL for (int p = 0; p < STREAMS; p++) w[p] += 128;
+    }
+    UNROLL for (int p = 0; p < STREAMS; p++) {
+        UNROLL for (int v = 0; v < 2; v++) {
+            const Columns columns = columns_q8(g, w[p], panel + p * apart, v);
+            store(y + 8 * p * apart + 4 * v, finish_q8(&columns, scale, lowest, 0, acc[2 * p + v]));
         }
     }
 }
 #else
-INLINE void tile_q8(const int rows, const int panels, const Product *g, int row, int panel, float *y, int y_stride) {
-    UNROLL for (int v = 0; v < 2 * panels; v++) {
-        i32x4 low[MOST] = {0}, high[MOST] = {0};
-        const char *x[MOST], *w = g->w + (panel + v / 2) * g->panel_bytes + v % 2 * 16;
+INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
+    UNROLL for (int v = 0; v < 2; v++) {
+        i32x4 low[TILE_ROWS] = {0}, high[TILE_ROWS] = {0};
+        const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes + 16 * v;
         UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
         for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
             UNROLL for (int q = 0; q < 4; q++) {
@@ -101,8 +132,9 @@ INLINE void tile_q8(const int rows, const int panels, const Product *g, int row,
             }
             UNROLL for (int r = 0; r < rows; r++) x[r] += 32;
         }
+        const Columns columns = columns_q8(g, w - 16 * v, panel, v);
         UNROLL for (int r = 0; r < rows; r++)
-            store(y + r * y_stride + 4 * v, finish_q8(g, row + r, panel + v / 2, v % 2, join(low[r], high[r])));
+            store(y + r * y_stride + 4 * v, finish_q8(&columns, scale, lowest, r, join(low[r], high[r])));
     }
 }
 #endif
@@ -116,93 +148,137 @@ INLINE f32x4 scales_at(const char *p) {
 }
 
 #ifdef __wasm_relaxed_simd__
-INLINE void tile_grouped(const int layout, const int rows, const int panels, const Product *g, int row, int panel,
-                         float *y, int y_stride) {
-    const int vectors = 2 * panels, size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const char *x[MOST], *w[2], *scale = (const char *)(g->x.scale + row);
+/* In memory, as no register is free for them. */
+static const i32x4 NIBBLES = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f}, NO_SUMS = {MAGIC, MAGIC, MAGIC, MAGIC};
+
+/* What integer sums start from. */
+INLINE i32x4 start_at(const int layout, const char *correction, const int offset) {
+    return layout == LAYOUT_Q4Z ? int_at((const char *)&NO_SUMS, 0) : quad_at(correction, offset);
+}
+
+/* The integer sum as float32: exact, and on another port than the conversion instruction and the dot products. */
+INLINE f32x4 sum_to_float(i32x4 sum) { return (f32x4)sum - splat(__builtin_bit_cast(float, MAGIC)); }
+
+INLINE void tile_grouped(const int layout, const int rows, const Product *g, int row, int panel, float *y,
+                         int y_stride) {
+    const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
+    const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes, *scale = (const char *)(g->x.scale + row);
     const char *correction = (const char *)(g->x.correction + row);
-    i32x4 nibble = splat_int(0x0f0f0f0f);
-    f32x4 total[12];
-    KEEP(nibble);
-    UNROLL for (int v = 0; v < rows * vectors; v++) total[v] = splat(0);
-    /* More than one row of totals does not fit into registers beside the integer sums, so they wait in memory. */
-    char *waiting = (char *)total;
-    if (rows > 1) KEEP(waiting);
-    UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
-    UNROLL for (int p = 0; p < panels; p++) w[p] = g->w + (panel + p) * g->panel_bytes;
-    for (int n = 0; n < g->x.groups; n++) {
-        i32x4 acc[12];
-        UNROLL for (int r = 0; r < rows; r++) {
-            i32x4 start = layout == LAYOUT_Q4Z ? splat_int(0) : quad_at(correction, 4 * r);
-            UNROLL for (int v = 0; v < vectors; v++) acc[r * vectors + v] = start;
-        }
-        UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
-            UNROLL for (int v = 0; v < vectors; v++) {
-                i32x4 weights = int_at(w[v / 2], quants + 32 * step + 16 * (v % 2));
-                if (layout == LAYOUT_Q8G) {
-                    UNROLL for (int r = 0; r < rows; r++) {
-                        acc[r * vectors + v] = dot(quad_at(x[r], 4 * step), weights, acc[r * vectors + v]);
-                        KEEP(acc[r * vectors + v]);
-                    }
-                } else {
-                    i32x4 low = weights & nibble;
-                    KEEP(low);
-                    UNROLL for (int r = 0; r < rows; r++) {
-                        acc[r * vectors + v] = dot(quad_at(x[r], 8 * step), low, acc[r * vectors + v]);
-                        KEEP(acc[r * vectors + v]);
-                    }
-                    i32x4 high = (i32x4)wasm_u16x8_shr((v128_t)weights, 4) & nibble;
-                    KEEP(high);
-                    UNROLL for (int r = 0; r < rows; r++) {
-                        acc[r * vectors + v] = dot(quad_at(x[r], 8 * step + 4), high, acc[r * vectors + v]);
-                        KEEP(acc[r * vectors + v]);
-                    }
-                }
+    /* The totals do not fit into registers beside the integer sums, so they wait in memory. */
+    f32x4 totals[2 * TILE_ROWS];
+    char *waiting = (char *)totals;
+    KEEP(waiting);
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int v = 0; v < 2; v++) store(waiting + 32 * r + 16 * v, bias_of(g, panel, v));
+        x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
+    }
+    for (int n = g->x.groups; n > 0; n--) {
+        i32x4 acc[2 * TILE_ROWS];
+        UNROLL for (int r = 0; r < rows; r++) acc[2 * r] = acc[2 * r + 1] = start_at(layout, correction, 4 * r);
+        UNROLL for (int step = 0; step < 8; step++) { /* of 4 quants */
+            const int at = quants + (layout == LAYOUT_Q8G ? 32 * step : step / 2 * 32);
+            i32x4 low = int_at(w, at), high = int_at(w, at + 16);
+            if (layout != LAYOUT_Q8G) {
+                i32x4 nibble = int_at((const char *)&NIBBLES, 0);
+                low = (step % 2 ? (i32x4)wasm_u16x8_shr((v128_t)low, 4) : low) & nibble;
+                high = (step % 2 ? (i32x4)wasm_u16x8_shr((v128_t)high, 4) : high) & nibble;
+                KEEP(low);
+                KEEP(high);
+            }
+            UNROLL for (int r = 0; r < rows; r++) {
+                i32x4 quad = quad_at(x[r], 4 * step);
+                acc[2 * r] = dot(quad, low, acc[2 * r]);
+                KEEP(acc[2 * r]);
+                acc[2 * r + 1] = dot(quad, high, acc[2 * r + 1]);
+                KEEP(acc[2 * r + 1]);
             }
         }
-        UNROLL for (int v = 0; v < vectors; v++) {
-            f32x4 weight_scale = scales_at(w[v / 2] + 8 * (v % 2)), offset = splat(0);
-            if (layout == LAYOUT_Q4Z) offset = scales_at(w[v / 2] + 16 + 8 * (v % 2));
-            UNROLL for (int r = 0; r < rows; r++) {
-                const int at = r * vectors + v;
-                f32x4 factor = weight_scale * splat_at(scale, 4 * r);
-                f32x4 sum = rows > 1 ? load_at(waiting, 16 * at) : total[at];
-                if (layout == LAYOUT_Q4Z) sum = fma(splat_at(correction, 4 * r), offset, sum);
-                sum = fma(to_float(acc[at]), factor, sum);
-                if (rows > 1) store(waiting + 16 * at, sum);
-                else total[at] = sum;
-                KEEP(sum);
+        f32x4 weight_scale[2], offset[2];
+        UNROLL for (int v = 0; v < 2; v++) {
+            weight_scale[v] = scales_at(w + 8 * v);
+            KEEP(weight_scale[v]);
+            offset[v] = layout == LAYOUT_Q4Z ? scales_at(w + 16 + 8 * v) : splat(0);
+            KEEP(offset[v]);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            f32x4 row_scale = splat_at(scale, 4 * r), row_sum = splat(0);
+            if (layout == LAYOUT_Q4Z) row_sum = splat_at(correction, 4 * r);
+            UNROLL for (int v = 0; v < 2; v++) {
+                f32x4 total = load(waiting + 32 * r + 16 * v);
+                if (layout == LAYOUT_Q4Z) total = fma(row_sum, offset[v], total);
+                store(waiting + 32 * r + 16 * v, fma(sum_to_float(acc[2 * r + v]), weight_scale[v] * row_scale, total));
             }
         }
         scale += 4 * g->x.rows;
         correction += 4 * g->x.rows;
         UNROLL for (int r = 0; r < rows; r++) x[r] += GROUP_SIZE;
-        UNROLL for (int p = 0; p < panels; p++) w[p] += size;
+        w += size;
     }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) {
-            const int at = r * vectors + v;
-            f32x4 value = rows > 1 ? load(waiting + 16 * at) : total[at];
-            store(y + r * y_stride + 4 * v, value + bias_of(g, panel + v / 2, v % 2));
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < 2; v++) store(y + r * y_stride + 4 * v, load(waiting + 32 * r + 16 * v));
+}
+
+INLINE void streams_grouped(const int layout, const Product *g, int row, int panel, int apart, float *y) {
+    const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
+    const char *x = (const char *)(g->x.quants + row * g->x.inner), *w[STREAMS];
+    const char *scale = (const char *)(g->x.scale + row), *correction = (const char *)(g->x.correction + row);
+    i32x4 nibble = splat_int(0x0f0f0f0f);
+    f32x4 total[2 * STREAMS];
+    KEEP(nibble);
+    UNROLL for (int p = 0; p < STREAMS; p++) {
+        w[p] = g->w + (panel + p * apart) * g->panel_bytes;
+        UNROLL for (int v = 0; v < 2; v++) total[2 * p + v] = bias_of(g, panel + p * apart, v);
+    }
+    for (int n = g->x.groups; n > 0; n--) {
+        UNROLL for (int p = 0; p < STREAMS; p++) {
+            i32x4 acc[2];
+            UNROLL for (int v = 0; v < 2; v++) acc[v] = start_at(layout, correction, 0);
+            UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
+                i32x4 first = quad_at(x, layout == LAYOUT_Q8G ? 4 * step : 8 * step), second = first;
+                if (layout != LAYOUT_Q8G) second = quad_at(x, 8 * step + 4);
+                UNROLL for (int v = 0; v < 2; v++) {
+                    i32x4 weights = int_at(w[p], quants + 32 * step + 16 * v);
+                    if (layout == LAYOUT_Q8G) {
+                        acc[v] = dot(first, weights, acc[v]);
+                    } else {
+                        acc[v] = dot(first, weights & nibble, acc[v]);
+                        KEEP(acc[v]);
+                        acc[v] = dot(second, (i32x4)wasm_u16x8_shr((v128_t)weights, 4) & nibble, acc[v]);
+                    }
+                    KEEP(acc[v]);
+                }
+            }
+            UNROLL for (int v = 0; v < 2; v++) {
+                f32x4 factor = scales_at(w[p] + 8 * v) * splat_at(scale, 0), *sum = &total[2 * p + v];
+                if (layout == LAYOUT_Q4Z) *sum = fma(splat_at(correction, 0), scales_at(w[p] + 16 + 8 * v), *sum);
+                *sum = fma(sum_to_float(acc[v]), factor, *sum);
+                KEEP(*sum);
+            }
+            w[p] += size;
         }
+        scale += 4 * g->x.rows;
+        correction += 4 * g->x.rows;
+        x += GROUP_SIZE;
     }
+    UNROLL for (int p = 0; p < STREAMS; p++)
+        UNROLL for (int v = 0; v < 2; v++) store(y + 8 * p * apart + 4 * v, total[2 * p + v]);
 }
 #else
-INLINE void tile_grouped(const int layout, const int rows, const int panels, const Product *g, int row, int panel,
-                         float *y, int y_stride) {
+INLINE void tile_grouped(const int layout, const int rows, const Product *g, int row, int panel, float *y,
+                         int y_stride) {
     const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
     const v128_t nibble = wasm_i8x16_splat(15), shift = wasm_i8x16_splat(layout == LAYOUT_Q8G ? 64 : 8);
-    UNROLL for (int v = 0; v < 2 * panels; v++) {
-        f32x4 total[MOST];
-        const char *x[MOST], *w = g->w + (panel + v / 2) * g->panel_bytes;
+    UNROLL for (int v = 0; v < 2; v++) {
+        f32x4 total[TILE_ROWS];
+        const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes;
         UNROLL for (int r = 0; r < rows; r++) {
             total[r] = splat(0);
             x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
         }
         for (int n = 0; n < g->x.groups; n++, w += size) {
-            i32x4 low[MOST] = {0}, high[MOST] = {0};
+            i32x4 low[TILE_ROWS] = {0}, high[TILE_ROWS] = {0};
             UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
-                v128_t weights = (v128_t)load_at(w, quants + 32 * step + 16 * (v % 2));
+                v128_t weights = (v128_t)load_at(w, quants + 32 * step + 16 * v);
                 UNROLL for (int half = 0; half < (layout == LAYOUT_Q8G ? 1 : 2); half++) {
                     v128_t bytes = weights;
                     if (layout != LAYOUT_Q8G) bytes = (half ? wasm_u16x8_shr(weights, 4) : weights) & nibble;
@@ -218,97 +294,124 @@ INLINE void tile_grouped(const int layout, const int rows, const int panels, con
                     }
                 }
             }
-            f32x4 weight_scale = scales_at(w + 8 * (v % 2));
+            f32x4 weight_scale = scales_at(w + 8 * v), offset = splat(0);
+            if (layout == LAYOUT_Q4Z) offset = scales_at(w + 16 + 8 * v);
             UNROLL for (int r = 0; r < rows; r++) {
                 int at = n * g->x.rows + row + r;
                 f32x4 factor = weight_scale * splat(g->x.scale[at]);
                 if (layout == LAYOUT_Q4Z)
-                    total[r] = fma(splat(g->x.correction[at]), scales_at(w + 16 + 8 * (v % 2)), total[r]);
+                    total[r] = fma(splat(g->x.correction[at]), offset, total[r]);
                 total[r] = fma(to_float(join(low[r], high[r])), factor, total[r]);
                 x[r] += 2 * GROUP_SIZE;
             }
         }
-        f32x4 bias = bias_of(g, panel + v / 2, v % 2);
+        f32x4 bias = bias_of(g, panel, v);
         UNROLL for (int r = 0; r < rows; r++) store(y + r * y_stride + 4 * v, total[r] + bias);
     }
 }
 #endif
 
-/* ---- Tiles by layout and number of rows; the last one takes several panels, for one row ---- */
+/* ---- Kernels by layout ---- */
 
-#define DEFINE_GROUPED(name, layout)                                                                                      \
-    INLINE void tile_##name(const int rows, const int panels, const Product *g, int row, int panel, float *y, int stride) { \
-        tile_grouped(layout, rows, panels, g, row, panel, y, stride);                                                     \
+#ifndef __wasm_relaxed_simd__
+INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y) {
+    for (int p = 0; p < STREAMS; p++) tile_q8(1, g, row, panel + p * apart, y + 8 * p * apart, 0);
+}
+
+INLINE void streams_grouped(const int layout, const Product *g, int row, int panel, int apart, float *y) {
+    for (int p = 0; p < STREAMS; p++) tile_grouped(layout, 1, g, row, panel + p * apart, y + 8 * p * apart, 0);
+}
+#endif
+
+typedef struct {
+    int layout;
+    Tiles *tiles[TILE_ROWS]; /* by the number of rows, less 1 */
+    Streams *streams;
+} Kernel;
+
+#define DEFINE_GROUPED(name, layout)                                                                                  \
+    INLINE void tile_##name(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {           \
+        tile_grouped(layout, rows, g, row, panel, y, y_stride);                                                       \
+    }                                                                                                                 \
+    INLINE void streams_##name(const Product *g, int row, int panel, int apart, float *y) {                           \
+        streams_grouped(layout, g, row, panel, apart, y);                                                             \
     }
 DEFINE_GROUPED(q8g, LAYOUT_Q8G)
 DEFINE_GROUPED(q4, LAYOUT_Q4)
 DEFINE_GROUPED(q4z, LAYOUT_Q4Z)
 
-#define DEFINE_TILE(name, rows, panels)                                                                                   \
-    static NOINLINE void name##_##rows##x##panels(const Product *g, int row, int panel, float *y, int y_stride) {         \
-        tile_##name(rows, panels, g, row, panel, y, y_stride);                                                            \
+#define DEFINE_TILE(name, rows)                                                                                       \
+    static NOINLINE void name##_##rows##x1(const Product *g, int row, int panel, int count, float *y, int y_stride) { \
+        const Product product = *g; /* which no store can change */                                                   \
+        for (; count > 0; count--, row += rows, y += rows * y_stride)                                                 \
+            tile_##name(rows, &product, row, panel, y, y_stride);                                                     \
     }
-#define DEFINE_TILES(name, wide)                                                                                          \
-    DEFINE_TILE(name, 1, 1)                                                                                               \
-    DEFINE_TILE(name, 2, 1)                                                                                               \
-    DEFINE_TILE(name, 3, 1)                                                                                               \
-    DEFINE_TILE(name, 4, 1)                                                                                               \
-    DEFINE_TILE(name, 5, 1)                                                                                               \
-    DEFINE_TILE(name, 6, 1)                                                                                               \
-    DEFINE_TILE(name, 1, wide)                                                                                            \
-    static Tile *const name##_tiles[] = {                                                                                 \
-        name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1, name##_1x##wide,                          \
+#define DEFINE_KERNEL(name, layout)                                                                                   \
+    DEFINE_TILE(name, 1)                                                                                              \
+    DEFINE_TILE(name, 2)                                                                                              \
+    DEFINE_TILE(name, 3)                                                                                              \
+    DEFINE_TILE(name, 4)                                                                                              \
+    DEFINE_TILE(name, 5)                                                                                              \
+    DEFINE_TILE(name, 6)                                                                                              \
+    static NOINLINE void name##_1x8(const Product *g, int row, int panel, int apart, float *y) {                      \
+        streams_##name(g, row, panel, apart, y);                                                                      \
+    }                                                                                                                 \
+    static const Kernel name = {                                                                                      \
+        layout, {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1}, name##_1x8,                 \
     };
-DEFINE_TILES(q8, 4)
-DEFINE_TILES(q8g, 2)
-DEFINE_TILES(q4, 2)
-DEFINE_TILES(q4z, 2)
+DEFINE_KERNEL(q8, LAYOUT_Q8)
+DEFINE_KERNEL(q8g, LAYOUT_Q8G)
+DEFINE_KERNEL(q4, LAYOUT_Q4)
+DEFINE_KERNEL(q4z, LAYOUT_Q4Z)
 
-static void multiply(const Product *g, Tile *const *tiles, int wide, int row, int rows, int panel, int panels, float *y,
+static void multiply(const Product *g, const Kernel *k, int row, int rows, int panel, int panels, float *y,
                      int y_stride) {
     int end = panel + panels;
-    if (rows == 1)
-        for (; panel + wide <= end; panel += wide, y += 8 * wide) tiles[MOST](g, row, panel, y, y_stride);
+    if (rows == 1) {
+        int apart = panels / STREAMS;
+        for (int p = 0; p < apart; p++) k->streams(g, row, panel + p, apart, y + 8 * p);
+        panel += STREAMS * apart;
+        y += 8 * STREAMS * apart;
+    }
+    /* Columns of tiles, none much lower than the others. */
+    int lines = ceil_div(rows, TILE_ROWS), low = rows / lines, higher = rows % lines, first = higher * (low + 1);
     for (; panel < end; panel++, y += 8) {
-        for (int r = 0; r < rows;) {
-            int left = rows - r, count = ceil_div(left, ceil_div(left, MOST)); /* none much smaller than the others */
-            tiles[count - 1](g, row + r, panel, y + r * y_stride, y_stride);
-            r += count;
-        }
+        if (higher) k->tiles[low](g, row, panel, higher, y, y_stride);
+        k->tiles[low - 1](g, row + first, panel, lines - higher, y + first * y_stride, y_stride);
     }
 }
 
 /* The panel that columns end in is computed aside, as its lines would run over the end of the rows of y. */
-static void last_panel(const Product *g, Tile *const *tiles, int row, int rows, int panel, int columns, float *y,
+static void last_panel(const Product *g, const Kernel *k, int row, int rows, int panel, int columns, float *y,
                        int y_stride) {
     float aside[MAX_ROWS * PANEL];
-    multiply(g, tiles, 2, row, rows, panel, 1, aside, PANEL);
+    multiply(g, k, row, rows, panel, 1, aside, PANEL);
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < columns; c++) y[r * y_stride + c] = aside[r * PANEL + c];
 }
 
-enum { NEAR = 8 }; /* panels after which what was computed is finished, while it is still near */
+enum { NEAR = 8 }; /* panels after which what was computed for several rows is finished, while it is still near */
 
-static int linear(const Instruction *i, int part, int parts, int layout, Tile *const *tiles, int wide) {
+static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
-    int begin = split(panels, part, parts), end = split(panels, part + 1, parts);
-    const float *residual = INPUT(LINEAR_RESIDUAL);
+    int begin = first_panel(panels, rows, part, parts), end = first_panel(panels, rows, part + 1, parts);
+    const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
     Product g = {
-        activations(ADDRESS(char, LINEAR_X), layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
-        INPUT(LINEAR_BIAS), panel_bytes(layout, inner),
+        activations(ADDRESS(char, LINEAR_X), k->layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
+        bias ? bias : ZEROS, panel_bytes(k->layout, inner), bias ? PANEL : 0,
     };
-    int block = BLOCK_BYTES / maximum(g.x.inner * (int)sizeof(Quant), 1) / MOST * MOST;
-    block = minimum(maximum(block, MOST), MAX_ROWS);
+    int near = rows == 1 ? panels : NEAR, row_bytes = maximum(g.x.inner * (int)sizeof(Quant), 1);
+    int block = minimum(maximum(BLOCK_BYTES / row_bytes / TILE_ROWS * TILE_ROWS, TILE_ROWS), MAX_ROWS);
     for (int row = 0; row < rows; row += block) {
         int count = minimum(block, rows - row);
-        for (int panel = begin; panel < end; panel += NEAR) {
-            int column = panel * PANEL, width = minimum(minimum(panel + NEAR, end) * PANEL, columns) - column;
+        for (int panel = begin; panel < end; panel += near) {
+            int column = panel * PANEL, width = minimum(minimum(panel + near, end) * PANEL, columns) - column;
             int whole = width / PANEL;
             float *y = OUTPUT(LINEAR_Y) + row * columns + column;
-            multiply(&g, tiles, wide, row, count, panel, whole, y, columns);
+            multiply(&g, k, row, count, panel, whole, y, columns);
             if (width % PANEL)
-                last_panel(&g, tiles, row, count, panel + whole, width % PANEL, y + whole * PANEL, columns);
+                last_panel(&g, k, row, count, panel + whole, width % PANEL, y + whole * PANEL, columns);
             if (activation != ACT_NONE || residual)
                 finish(y, residual ? residual + row * columns + column : 0, count, width, columns, activation);
         }
@@ -316,7 +419,7 @@ static int linear(const Instruction *i, int part, int parts, int layout, Tile *c
     return 0;
 }
 
-int op_linear_q8(const Instruction *i, int part, int parts) { return linear(i, part, parts, LAYOUT_Q8, q8_tiles, 4); }
-int op_linear_q8g(const Instruction *i, int part, int parts) { return linear(i, part, parts, LAYOUT_Q8G, q8g_tiles, 2); }
-int op_linear_q4(const Instruction *i, int part, int parts) { return linear(i, part, parts, LAYOUT_Q4, q4_tiles, 2); }
-int op_linear_q4z(const Instruction *i, int part, int parts) { return linear(i, part, parts, LAYOUT_Q4Z, q4z_tiles, 2); }
+int op_linear_q8(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q8); }
+int op_linear_q8g(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q8g); }
+int op_linear_q4(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q4); }
+int op_linear_q4z(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q4z); }

@@ -7,6 +7,13 @@
 
 #define LOG2E 1.4426950408889634f
 
+/* y = a * b + c for `n` vectors. */
+#define FMA_STEP(y, a, b, c)                                                                                          \
+    UNROLL for (int j = 0; j < n; j++) {                                                                              \
+        y[j] = fma(a[j], b[j], c);                                                                                    \
+        KEEP(y[j]);                                                                                                   \
+    }
+
 typedef struct {
     f32x4 low, high, magic, c1, c2, c3, c4, c5, one;
 } Exp2;
@@ -22,17 +29,26 @@ INLINE Exp2 exp2_constants(void) {
     return k;
 }
 
-/* 2^t for t <= 126, relative error 2e-7; below 2^-80 it stays 2^-80. */
+/* 2^t in place for `n` vectors, t <= 126; relative error 2e-7; below 2^-80 it stays 2^-80. Vectors go side by side, so
+   that each constant is fetched once for all of them. */
+INLINE void vecs_exp2(f32x4 *t, const int n, const Exp2 *k) {
+    f32x4 shifted[4], p[4];
+    UNROLL for (int j = 0; j < n; j++) {
+        t[j] = vec_max(t[j], k->low);
+        shifted[j] = t[j] + k->magic;
+        t[j] -= shifted[j] - k->magic;
+    }
+    UNROLL for (int j = 0; j < n; j++) p[j] = fma(k->c5, t[j], k->c4);
+    FMA_STEP(p, p, t, k->c3);
+    FMA_STEP(p, p, t, k->c2);
+    FMA_STEP(p, p, t, k->c1);
+    FMA_STEP(p, p, t, k->one);
+    UNROLL for (int j = 0; j < n; j++) t[j] = (f32x4)((i32x4)p[j] + ((i32x4)shifted[j] << 23));
+}
+
 INLINE f32x4 vec_exp2(f32x4 t, const Exp2 *k) {
-    t = vec_max(t, k->low);
-    f32x4 shifted = t + k->magic;
-    f32x4 r = t - (shifted - k->magic);
-    f32x4 p = fma(k->c5, r, k->c4);
-    p = fma(p, r, k->c3);
-    p = fma(p, r, k->c2);
-    p = fma(p, r, k->c1);
-    p = fma(p, r, k->one);
-    return (f32x4)((i32x4)p + ((i32x4)shifted << 23));
+    vecs_exp2(&t, 1, k);
+    return t;
 }
 
 /* 1 / (1 + 2^t) for any t. */
@@ -51,19 +67,21 @@ INLINE Gelu gelu_constants(void) {
     return k;
 }
 
-/* x Phi(x), with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x| Phi(-|x|), and log2 of Phi(-a)
-   is close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
-INLINE f32x4 vec_gelu(f32x4 x, const Gelu *k, const Exp2 *e) {
-    f32x4 a = vec_min(vec_abs(x), k->high);
-    f32x4 p = fma(k->c8, a, k->c7);
-    p = fma(p, a, k->c6);
-    p = fma(p, a, k->c5);
-    p = fma(p, a, k->c4);
-    p = fma(p, a, k->c3);
-    p = fma(p, a, k->c2);
-    p = fma(p, a, k->c1);
-    p = fma(p, a, k->c0);
-    return vec_max(x, splat(0)) - a * vec_exp2(p, e);
+/* x Phi(x) in place for `n` vectors, with Phi the normal distribution function; error 1e-7. It is max(x, 0) - |x|
+   Phi(-|x|), and log2 of Phi(-a) is close to a polynomial: minimax for the error of a Phi(-a). Beyond 13 it is 0 or x. */
+INLINE void vecs_gelu(f32x4 *x, const int n, const Gelu *k, const Exp2 *e) {
+    f32x4 a[4], p[4];
+    UNROLL for (int j = 0; j < n; j++) a[j] = vec_min(vec_abs(x[j]), k->high);
+    UNROLL for (int j = 0; j < n; j++) p[j] = fma(k->c8, a[j], k->c7);
+    FMA_STEP(p, p, a, k->c6);
+    FMA_STEP(p, p, a, k->c5);
+    FMA_STEP(p, p, a, k->c4);
+    FMA_STEP(p, p, a, k->c3);
+    FMA_STEP(p, p, a, k->c2);
+    FMA_STEP(p, p, a, k->c1);
+    FMA_STEP(p, p, a, k->c0);
+    vecs_exp2(p, n, e);
+    UNROLL for (int j = 0; j < n; j++) x[j] = vec_max(x[j], splat(0)) - a[j] * p[j];
 }
 
 /* Natural logarithm of a positive normal number, error 1e-13. */

@@ -338,16 +338,28 @@ INLINE void read16(f32x4 v[4], const float *x, int left) {
         v[j] = left >= 4 * j + 4 ? load(x + 4 * j) : left > 4 * j ? load_some(x + 4 * j, left - 4 * j) : splat(0);
 }
 
+/* 16 quants x * factor + shift, whose fraction is cut off; zeros stand for x from `left` on. */
+INLINE void quantize16(Quant *q, const float *x, int left, f32x4 factor, f32x4 shift) {
+    f32x4 v[4];
+    read16(v, x, left);
+    UNROLL for (int j = 0; j < 4; j++) v[j] = vec_max(fma(v[j], factor, shift), splat(0));
+    store_quants(q, to_int(v[0]), to_int(v[1]), to_int(v[2]), to_int(v[3]));
+}
+
 /* A row as quants 0 .. 127 over its range: x = low + scale * q. */
 static void quantize_row(Quant *q, float *scale, float *low, const float *x, int inner, int padded) {
-    f32x4 least = splat(x[0]), most = least, v[4];
+    f32x4 least[4], most[4]; /* side by side, as one would wait for itself */
     int k = 0;
-    for (; k + 4 <= inner; k += 4) {
-        f32x4 e = load(x + k);
-        least = vec_min(least, e);
-        most = vec_max(most, e);
+    UNROLL for (int j = 0; j < 4; j++) least[j] = most[j] = splat(x[0]);
+    for (; k + 16 <= inner; k += 16) {
+        UNROLL for (int j = 0; j < 4; j++) {
+            f32x4 e = load(x + k + 4 * j);
+            least[j] = vec_min(least[j], e);
+            most[j] = vec_max(most[j], e);
+        }
     }
-    float bottom = -max_lanes(-least), top = max_lanes(most);
+    float bottom = -max_lanes(-vec_min(vec_min(least[0], least[1]), vec_min(least[2], least[3])));
+    float top = max_lanes(vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
     for (; k < inner; k++) {
         bottom = smaller(bottom, x[k]);
         top = larger(top, x[k]);
@@ -356,11 +368,8 @@ static void quantize_row(Quant *q, float *scale, float *low, const float *x, int
     f32x4 factor = splat(inverse), shift = splat(0.5f - bottom * inverse);
     KEEP(factor);
     KEEP(shift);
-    for (k = 0; k < padded; k += 16) {
-        read16(v, x + k, inner - k);
-        UNROLL for (int j = 0; j < 4; j++) v[j] = vec_max(fma(v[j], factor, shift), splat(0));
-        store_quants(q + k, to_int(v[0]), to_int(v[1]), to_int(v[2]), to_int(v[3]));
-    }
+    for (k = 0; k + 16 <= inner; k += 16) quantize16(q + k, x + k, 16, factor, shift);
+    if (k < padded) quantize16(q + k, x + k, inner - k, factor, shift);
     *scale = step;
     *low = bottom;
 }
@@ -385,7 +394,7 @@ static void quantize_groups(const Activations *a, int row, const float *x, int i
         int at = n * a->rows + row, total = sum[0] + sum[1] + sum[2] + sum[3];
         a->scale[at] = top / 127;
         if (layout == LAYOUT_Q4Z) a->correction[at] = a->scale[at] * (float)total;
-        else ((int32_t *)a->correction)[at] = -zero * total;
+        else ((int32_t *)a->correction)[at] = MAGIC - zero * total;
     }
 }
 

@@ -236,6 +236,18 @@ def test_show_config_names_every_op(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n{op} " in printed for op in OPS)
 
 
+@pytest.mark.parametrize(("variant", "tile"), [("relaxed", "6x8"), ("simd", "6x4")])
+def test_kernel_names_tell_dtype_op_tile_and_instructions(
+    variant: str, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(env.wasm, "variant", variant)
+    names = {row["op"]: row["kernel"] for row in wasm.config()["kernels"]}
+    assert names["linear"] == f"f32_linear_6x8_{variant}"
+    assert names["linear_q4"] == f"q4_linear_{tile}_{variant}"
+    assert names["layer_norm"] == f"f32_layer_norm_{variant}"
+    assert len(set(names.values())) == len(OPS)
+
+
 def test_show_config_tells_the_threads(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wasm.env.wasm, "num_threads", 2)
     wasm.show_config()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ..optable import BY_NUMBER
 
-CHUNK_NS = 15_000  # less work is not worth a claim of its own
+CHUNK_NS = 8_000  # less work is not worth a claim of its own
 CHUNKS_A_THREAD = 3  # so that a thread which comes late costs little
 
 # Nanoseconds of an instruction on one thread, roughly, by its integer operands; other ops are one chunk.
@@ -71,4 +71,6 @@ def _chunks(words: "array[int]", at: int, threads: int) -> int:
     sizes = {
         o.name: value if value >= 0 else 256 for o, value in zip(op.operands, signed, strict=True) if o.kind == "int"
     }
-    return max(1, min(CHUNKS_A_THREAD * threads, int(estimate(sizes) / CHUNK_NS)))
+    chunks = min(CHUNKS_A_THREAD * threads, int(estimate(sizes) / CHUNK_NS))
+    # As many for every thread, as none is busy while another does the odd one.
+    return 1 if chunks < 2 else -(-chunks // threads) * threads

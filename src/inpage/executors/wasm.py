@@ -241,14 +241,23 @@ _DTYPES = {
     **dict.fromkeys(("quantize_rows", "quantize_weight", "pack_quantized", "unpack_quantized"), "any"),
     "pack_published": "any",
     **{f"linear_{layout}": layout for layout in ("f16", *QUANTIZED)},
-    "position_ids": "int32",
+    "position_ids": "i32",
 }
+
+
+def _kernel(op: str, variant: str) -> str:
+    """Name of a kernel: dtype, op, rows x columns of results held in registers (where it works by tiles), variant."""
+    dtype, tile = _DTYPES.get(op, "f32"), ""
+    if op.startswith(("linear", "matmul", "attention")):
+        # Without the dot product of bytes, sums take two registers, so that half a panel is done at a time.
+        tile = "6x4" if dtype in QUANTIZED and "relaxed" not in variant else "6x8"
+    return "_".join(filter(None, (dtype, op.removesuffix(f"_{dtype}"), tile, variant)))
 
 
 def config() -> dict[str, Any]:
     """What the executor chooses here: host, features, variant, threads, and the kernel of every op and dtype."""
     variant, count = decide(env.wasm.variant)
-    table = [{"op": op, "dtype": _DTYPES.get(op, "float32"), "kernel": f"{op}_{variant}"} for op in OPS]
+    table = [{"op": op, "dtype": _DTYPES.get(op, "f32"), "kernel": _kernel(op, variant)} for op in OPS]
     return {"host": host().NAME, "features": sorted(features()), "variant": variant, "threads": count, "kernels": table}
 
 

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
 DIST = ROOT / "dist"
 KERNELS = ROOT / "src" / "inpage" / "kernels"
-PYODIDE = ROOT / "src" / "pyodide"
+RUNTIME = ROOT / "src" / "runtime"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inpage"
 
 ZIG = "0.17.1"
@@ -103,6 +103,7 @@ PYODIDE_CORE = Download(
     "pyodide", "314.0.7", "pyodide-314.0.7.tgz", "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"
 )
 SNAPSHOT = "inpage-snapshot.bin.gz"
+SNAPSHOT_BLOCK = 1 << 16
 CORE_FILES = ("pyodide.mjs", "pyodide.js", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 WHEEL_TAG = "pyemscripten_2026_0_wasm32"
 TOKENIZERS = Download(
@@ -391,12 +392,12 @@ def compile_tokenizers(folder: Path) -> bytes:
         archive.extractall(folder, filter="data")
     source = folder / f"tokenizers-{TOKENIZERS.version}"
     # A repository around the cache would make git skip every file.
-    run("git", "apply", PYODIDE / "tokenizers.patch", cwd=source, env={"GIT_CEILING_DIRECTORIES": str(folder)})
+    run("git", "apply", RUNTIME / "tokenizers.patch", cwd=source, env={"GIT_CEILING_DIRECTORIES": str(folder)})
     original = source / "bindings" / "python" / "Cargo.lock"
     shutil.copy(original, source / "Cargo.lock")
     tools = {name: folder / name for name in ("cc", "ar", "ld")}
     for name, path in tools.items():
-        path.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(PYODIDE / "toolchain.py"), name])} "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(RUNTIME / "toolchain.py"), name])} "$@"\n')
         path.chmod(0o755)
     (folder / "pyo3.txt").write_text(PYO3_CONFIG)
     cargo_home = os.environ.get("CARGO_HOME") or Path.home() / ".cargo"
@@ -433,7 +434,7 @@ def compile_tokenizers(folder: Path) -> bytes:
 def tokenizers_module() -> bytes:
     """The extension module, built once a machine for each set of inputs."""
     rustc = rust().rustc
-    recipe = [PYODIDE / "tokenizers.patch", PYODIDE / "toolchain.py"]
+    recipe = [RUNTIME / "tokenizers.patch", RUNTIME / "toolchain.py"]
     key = content_key(TOKENIZERS.sha256, recipe, ZIG, PYO3_CONFIG, run(rustc, "-vV"))
     path = CACHE / "tokenizers" / f"{key}.so"
     with locked("build", path.parent):
@@ -511,6 +512,8 @@ def runtime_files(inpage: tuple[str, bytes], tokenizers: tuple[str, bytes]) -> d
             "depends": depends,
             "unvendored_tests": False,
         }
+    # The same bytes as in the wheel, where the browser can compile them while they arrive.
+    files |= {f"inpage-{variant}.wasm": (KERNELS / f"{variant}.wasm").read_bytes() for variant in VARIANTS}
     # The packages that Pyodide's own lock file lists are not in the folder.
     lock = {**json.loads(files["pyodide-lock.json"]), "packages": packages}
     files["pyodide-lock.json"] = json.dumps(lock, indent=1, sort_keys=True).encode()
@@ -518,18 +521,72 @@ def runtime_files(inpage: tuple[str, bytes], tokenizers: tuple[str, bytes]) -> d
 
 
 def snapshot(files: Mapping[str, bytes]) -> bytes:
-    """Memory of Pyodide with inpage imported, compressed, made by Node.js from the runtime folder's files."""
-    key = content_key(*(hashlib.sha256(files[name]).hexdigest() for name in sorted(files)), [PYODIDE / "snapshot.mjs"])
+    """Memory of Pyodide with inpage imported, and inpage's files, made by Node.js from those of the runtime folder."""
+    recipe = [RUNTIME / "snapshot.mjs", Path(__file__)]
+    key = content_key(*(hashlib.sha256(files[name]).hexdigest() for name in sorted(files)), recipe)
     path, stamp = BUILD / SNAPSHOT, BUILD / "snapshot.key"
     with locked("snapshot"):
         if not (path.exists() and stamp.exists() and stamp.read_text() == key):
             with reported("snapshot"), tempfile.TemporaryDirectory(dir=BUILD) as folder:
                 for name, data in files.items():
                     Path(folder, name).write_bytes(data)
-                run("node", PYODIDE / "snapshot.mjs", folder, f"{folder}/snapshot")
-                write(path, gzip.compress(Path(folder, "snapshot").read_bytes(), 9, mtime=0))
+                run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot")
+                packed = pack_snapshot(Path(folder, "snapshot").read_bytes(), installed_files(files))
+                write(path, gzip.compress(packed, 9, mtime=0))
             stamp.write_text(key)
     return path.read_bytes()
+
+
+def installed_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of inpage and of what it needs, where Pyodide installs them."""
+    lock = json.loads(files["pyodide-lock.json"])
+    folder = f"/lib/python{lock['info']['python'].rpartition('.')[0]}/site-packages"
+    packages = lock["packages"]
+    installed: dict[str, bytes] = {}
+    for name in ("inpage", *packages["inpage"]["depends"]):
+        with zipfile.ZipFile(io.BytesIO(files[packages[name]["file_name"]])) as wheel:
+            installed |= {f"{folder}/{member}": wheel.read(member) for member in sorted(wheel.namelist())}
+    return installed
+
+
+def pack_snapshot(snapshot: bytes, files: Mapping[str, bytes]) -> bytes:
+    """Length of a JSON header, the header, and the bytes that it lists.
+
+    Those are the head of Pyodide's snapshot, which states its own length, runs of memory between zeros, and files.
+    """
+    head = int.from_bytes(snapshot[4:8], "little")
+    memory = memoryview(snapshot)[head:]
+    runs: list[list[int]] = []  # offset, length
+    for start in range(0, len(memory), SNAPSHOT_BLOCK):
+        block = memory[start : start + SNAPSHOT_BLOCK]
+        if not any(block):
+            continue
+        if runs and sum(runs[-1]) == start:
+            runs[-1][1] += len(block)
+        else:
+            runs.append([start, len(block)])
+    contents = {"head": head, "memory": len(memory), "runs": runs}
+    header = json.dumps({**contents, "files": [[path, len(data)] for path, data in files.items()]}).encode()
+    parts = [snapshot[:head], *(memory[start : start + length] for start, length in runs), *files.values()]
+    return len(header).to_bytes(4, "little") + header + b"".join(parts)
+
+
+def unpack_snapshot(packed: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """What `pack_snapshot` was given."""
+    start = 4 + int.from_bytes(packed[:4], "little")
+    contents, body = json.loads(packed[4:start]), io.BytesIO(packed[start:])
+    head, memory = body.read(contents["head"]), bytearray(contents["memory"])
+    for offset, length in contents["runs"]:
+        memory[offset : offset + length] = body.read(length)
+    return head + memory, {path: body.read(length) for path, length in contents["files"]}
+
+
+def list_snapshot(lock: bytes, snapshot: bytes) -> bytes:
+    """The lock file with an entry for the snapshot: name, sha256 of the unpacked bytes, and size of their head."""
+    packed = gzip.decompress(snapshot)
+    head = int.from_bytes(unpack_snapshot(packed)[0][4:8], "little")
+    entry = {"file_name": SNAPSHOT, "sha256": hashlib.sha256(packed).hexdigest(), "head": head}
+    return json.dumps({**json.loads(lock), "snapshot": entry}, indent=1, sort_keys=True).encode()
 
 
 def build(target: str, dist: Path = DIST) -> None:
@@ -546,7 +603,9 @@ def build(target: str, dist: Path = DIST) -> None:
             replace_files(dist, f"{package}-*.whl", {name: data})
         if target == "runtime":
             files = runtime_files(**wheels)
-            replace_files(dist / "runtime", "*", {**files, SNAPSHOT: snapshot(files)})
+            files[SNAPSHOT] = snapshot(files)
+            files["pyodide-lock.json"] = list_snapshot(files["pyodide-lock.json"], files[SNAPSHOT])
+            replace_files(dist / "runtime", "*", files)
     return None
 
 

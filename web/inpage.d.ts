@@ -437,7 +437,7 @@ export const env: {
   remoteHost: string;
   /** Path on `remoteHost`, with {model} and {revision}. */
   remotePathTemplate: string;
-  /** Whether files are kept in Cache Storage, in the cache `cacheName`. */
+  /** Whether files are kept in Cache Storage: those of models in the cache `cacheName`, Python's in `inpage-runtime`. */
   useBrowserCache: boolean;
   cacheName: string;
   /**

@@ -218,7 +218,7 @@ class Connection {
       const hint = "Serve worker/inpage-worker.js, and set env.workerURL to its URL.";
       this.end(failure("worker", `The worker ${url} stopped: ${event.message || "it could not be loaded"}.`, hint));
     };
-    const boot = { runtimeURL: absoluteURL(env.runtimeURL) };
+    const boot = { runtimeURL: absoluteURL(env.runtimeURL), keep: env.useBrowserCache };
     const progress = (/** @type {ProgressEvent} */ event) => {
       for (const waiter of this.#waiting.values()) if (waiter.progress !== progress) waiter.progress?.(event);
     };

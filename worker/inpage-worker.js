@@ -1,14 +1,20 @@
 /**
  * Entry of the Web Worker: starts Pyodide with the inpage wheel and passes messages to `inpage.worker`.
  *
- * The first message is the request `boot {runtimeURL}`, answered when Python listens; what arrives meanwhile waits. Two
+ * The first message is the request `boot {runtimeURL, keep}`, answered when Python listens; what arrives meanwhile waits. Two
  * methods are answered here, all others in Python: `boot`, and `requests`, which lists what this worker has fetched.
  */
 
 /** @typedef {{jsonrpc: "2.0", id?: number, method?: string, params?: any, result?: any, error?: object}} Message */
+/** @typedef {{head: Uint8Array, memory: number, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
+
+/** Name of the cache of what is unpacked of the runtime. */
+const KEPT = "inpage-runtime";
 
 /** @type {Message[]} */
 const waiting = [];
+/** Kept, as the engine forgets what nobody holds. @type {WebAssembly.Module[]} */
+const kernels = [];
 /** @type {Set<string>} */
 const fetched = new Set();
 
@@ -26,19 +32,15 @@ new PerformanceObserver((list) => {
 
 /** @param {Message} message */
 async function boot({ id, method, params }) {
-  const runtime = params?.runtimeURL;
+  const { runtimeURL: runtime, keep } = params ?? {};
   const report = (/** @type {string} */ name, /** @type {number} */ progress) =>
     post({ jsonrpc: "2.0", method: "progress", params: { id, event: { status: "boot", name, progress } } });
   try {
     if (method !== "boot" || !runtime) throw new Error("the first message must be boot {runtimeURL}");
     report("pyodide", 0);
-    const wheels = fetchWheels(runtime);
-    wheels.catch(() => {}); // seen below
-    const pyodide = await startPython(runtime);
-    report("packages", 50);
-    install(pyodide, await wheels);
+    const pyodide = await startPython(runtime, keep);
     report("inpage", 90);
-    Object.assign(globalThis, { pyodide }); // for the console
+    Object.assign(globalThis, { pyodide, kernels }); // for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
     receive = (message) => dispatch(message, answer);
     report("ready", 100);
@@ -52,48 +54,126 @@ async function boot({ id, method, params }) {
 }
 
 /**
- * Pyodide, from the memory snapshot beside it where there is one that fits, else the plain way, which takes ten times
- * as long.
+ * Pyodide with inpage, from the snapshot beside it where there is one that fits, else the plain way, which takes ten
+ * times as long.
  * @param {string} runtime
+ * @param {boolean} keep  Whether the snapshot may be kept, unpacked, in the browser's storage.
  */
-async function startPython(runtime) {
+async function startPython(runtime, keep) {
+  compileKernels(runtime);
+  const lock = fetchLock(runtime);
   const load = (/** @type {string} */ name) => import(/* webpackIgnore: true */ new URL(name, runtime).href);
-  const start = fetch(new URL("inpage-snapshot.bin.gz", runtime)).catch(() => undefined);
-  const snapshot = start.then((response) => (response?.ok ? unpack(response) : new Uint8Array()));
-  snapshot.catch(() => {}); // seen below, or not needed
-  const [response, { loadPyodide }, { default: createModule }] = await Promise.all([
-    start,
-    load("pyodide.mjs"),
-    load("pyodide.asm.mjs"),
-  ]);
-  if (!response?.ok) return loadPyodide({ indexURL: runtime });
+  const script = load("pyodide.asm.mjs");
+  const snapshot = lock.then(({ snapshot }) => snapshot && openSnapshot(runtime, snapshot, keep));
+  for (const early of [lock, script, snapshot]) early.catch(() => {}); // seen below
+  const { loadPyodide } = await load("pyodide.mjs");
+  const options = { indexURL: runtime, packageBaseUrl: runtime, lockFileContents: lock };
+  const { snapshot: listed } = await lock;
   try {
-    return await wake(snapshot, runtime, loadPyodide, createModule);
+    if (listed) return await wake(loadPyodide, options, { script, snapshot, head: listed.head });
   } catch (error) {
     console.warn(`inpage starts without its snapshot: ${reason(error)}`);
-    return loadPyodide({ indexURL: runtime });
+    await globalThis.caches?.delete(KEPT).catch(() => {}); // a kept one may be damaged
+  }
+  const pyodide = await loadPyodide(options);
+  await pyodide.loadPackage("inpage", { messageCallback: () => {} });
+  return pyodide;
+}
+
+/**
+ * Compile kernels while Python starts, by streaming, so that the browser keeps the machine code for the next visit. When
+ * Python brings the same bytes from its wheel, the engine has them compiled.
+ * @param {string} runtime
+ */
+function compileKernels(runtime) {
+  const threads = crossOriginIsolated && navigator.hardwareConcurrency >= 4; // what Python starts by default
+  for (const name of threads ? ["relaxed", "relaxed_threads"] : ["relaxed"]) {
+    const module = WebAssembly.compileStreaming(fetch(new URL(`inpage-${name}.wasm`, runtime)));
+    module.then((compiled) => kernels.push(compiled)).catch(() => {}); // Python compiles them then, or others
+  }
+}
+
+/** @param {string} runtime */
+async function fetchLock(runtime) {
+  const response = await fetch(new URL("pyodide-lock.json", runtime));
+  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
+  return response.json();
+}
+
+/**
+ * Pyodide with the memory and the files of a snapshot. It refuses one of another build of it, and Python one of other
+ * wheels than those of the lock file.
+ * @param {(options: object) => Promise<any>} loadPyodide
+ * @param {object} options
+ * @param {{script: Promise<any>, snapshot: Promise<Snapshot>, head: number}} parts
+ */
+async function wake(loadPyodide, options, { script, snapshot, head }) {
+  // Pyodide starts WebAssembly once it has the snapshot. It gets the head, which it checks, filled while that starts,
+  // and finds the memory already there.
+  const checked = new Uint8Array(head);
+  const createPyodideModule = async (/** @type {object} */ settings) => {
+    const { default: createModule } = await script;
+    const [module, { head, memory, runs, files }] = await Promise.all([createModule(settings), snapshot]);
+    checked.set(head);
+    module._emscripten_resize_heap(memory);
+    restore(module.HEAPU8.subarray(0, memory), runs);
+    install(module.FS, files);
+    return module;
+  };
+  const pyodide = await loadPyodide({ ...options, _loadSnapshot: checked, createPyodideModule });
+  const { inpage, ...others } = pyodide.lockfile.packages;
+  const wheels = [inpage, ...inpage.depends.map((/** @type {string} */ name) => others[name])];
+  if (pyodide.pyimport("inpage.snapshot").resume(wheels.map(({ sha256 }) => sha256).join(" "))) return pyodide;
+  throw new Error("it is of other wheels");
+}
+
+/** @param {Uint8Array} memory @param {Snapshot["runs"]} runs */
+function restore(memory, runs) {
+  let end = 0;
+  for (const { offset, bytes } of runs) {
+    memory.fill(0, end, offset).set(bytes, offset);
+    end = offset + bytes.length;
+  }
+  memory.fill(0, end);
+}
+
+/** @param {any} FS @param {Snapshot["files"]} files */
+function install(FS, files) {
+  let last = "";
+  for (const { path, bytes } of files) {
+    const folder = path.slice(0, path.lastIndexOf("/"));
+    if (folder !== last) FS.mkdirTree((last = folder));
+    FS.writeFile(path, bytes);
   }
 }
 
 /**
- * Pyodide with the memory of a snapshot. It refuses one of another build of it, and Python one of another wheel.
- * @param {Promise<Uint8Array>} snapshot
+ * The parts of the snapshot that the lock file lists, as an earlier visit unpacked it or as it lies beside it.
  * @param {string} runtime
- * @param {(options: object) => Promise<any>} loadPyodide
- * @param {(settings: object) => Promise<any>} createModule
+ * @param {{file_name: string, sha256: string}} listed  The hash is that of the unpacked file.
+ * @param {boolean} keep
  */
-async function wake(snapshot, runtime, loadPyodide, createModule) {
-  const createPyodideModule = async (/** @type {object} */ settings) => {
-    const [module, bytes] = await Promise.all([createModule(settings), snapshot]);
-    module._emscripten_resize_heap(bytes.byteLength); // Pyodide would restore no more than what it starts with
-    return module;
-  };
-  const pyodide = await loadPyodide({ indexURL: runtime, _loadSnapshot: snapshot, createPyodideModule });
-  if (pyodide.pyimport("inpage.snapshot").resume(pyodide.lockfile.packages.inpage.sha256)) return pyodide;
-  throw new Error("it is of another inpage wheel");
+async function openSnapshot(runtime, { file_name, sha256 }, keep) {
+  const url = new URL(file_name, runtime).href;
+  const cache = keep ? await globalThis.caches?.open(KEPT).catch(() => undefined) : undefined;
+  const kept = await cache?.match(`${url}?${sha256}`);
+  if (kept) return parts(await (await kept.blob()).arrayBuffer()); // of a blob: twice as fast
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
+  const unpacked = await unpack(response);
+  if (cache) void keepSnapshot(cache, `${url}?${sha256}`, unpacked, sha256).catch(() => {}); // it costs the next visit time
+  return parts(unpacked);
 }
 
-/** The bytes of the snapshot; some servers' responses are unpacked on the way. @param {Response} response */
+/** @param {Cache} cache @param {string} key @param {ArrayBuffer} unpacked @param {string} sha256 */
+async function keepSnapshot(cache, key, unpacked, sha256) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", unpacked));
+  if ([...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("") !== sha256) return;
+  await cache.delete(key, { ignoreSearch: true }); // an earlier one
+  await cache.put(key, new Response(unpacked));
+}
+
+/** The unpacked bytes of the snapshot; some servers' responses are unpacked on the way. @param {Response} response */
 async function unpack(response) {
   const [body, copy] = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).tee();
   const reader = copy.getReader();
@@ -101,64 +181,26 @@ async function unpack(response) {
   void reader.cancel();
   const packed = start?.[0] === 0x1f && start[1] === 0x8b;
   const bytes = packed ? body.pipeThrough(new DecompressionStream("gzip")) : body;
-  return new Uint8Array(await new Response(bytes).arrayBuffer());
+  return new Response(bytes).arrayBuffer();
 }
 
 /**
- * Files of inpage's wheel and of those it needs. Unpacked here, as Python would take a second for it at this time.
- * @param {string} runtime
+ * What a snapshot consists of, as build_wheels.py packs it: the length of a JSON header, the header, and then the bytes
+ * that it lists: Pyodide's own header, those of memory (all else is zero), and those of files.
+ * @param {ArrayBuffer} unpacked
+ * @returns {Snapshot}
  */
-async function fetchWheels(runtime) {
-  const response = await fetch(new URL("pyodide-lock.json", runtime));
-  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
-  const { packages } = await response.json();
-  const names = ["inpage", ...packages.inpage.depends];
-  return (await Promise.all(names.map((name) => fetchWheel(runtime, packages[name])))).flat();
-}
-
-/** @param {string} runtime @param {{file_name: string, sha256: string}} wheel */
-async function fetchWheel(runtime, { file_name, sha256 }) {
-  const digest = (sha256.match(/../g) ?? []).map((byte) => parseInt(byte, 16));
-  const integrity = `sha256-${btoa(String.fromCharCode(...digest))}`;
-  const response = await fetch(new URL(file_name, runtime), { integrity });
-  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
-  return unzip(await response.arrayBuffer());
-}
-
-/** Names and bytes of the files in a zip archive without a comment, as wheels are. @param {ArrayBuffer} archive */
-function unzip(archive) {
-  const view = new DataView(archive);
-  const short = (/** @type {number} */ at) => view.getUint16(at, true);
-  const long = (/** @type {number} */ at) => view.getUint32(at, true);
-  const end = archive.byteLength - 22;
-  if (long(end) !== 0x06054b50) throw new Error("a wheel is no zip archive");
-  const files = [];
-  for (let count = short(end + 10), at = long(end + 16); count > 0; count--) {
-    const name = new TextDecoder().decode(new Uint8Array(archive, at + 46, short(at + 28)));
-    const local = long(at + 42);
-    const data = new Uint8Array(archive, local + 30 + short(local + 26) + short(local + 28), long(at + 20));
-    files.push(inflate(data, short(at + 10)).then((bytes) => ({ name, bytes })));
-    at += 46 + short(at + 28) + short(at + 30) + short(at + 32);
-  }
-  return Promise.all(files);
-}
-
-/** @param {Uint8Array<ArrayBuffer>} data @param {number} method  0: stored, 8: deflated */
-async function inflate(data, method) {
-  if (method === 0) return data;
-  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-/** @param {any} pyodide @param {{name: string, bytes: Uint8Array}[]} files */
-function install({ FS, runPython }, files) {
-  const folder = runPython("import sysconfig; sysconfig.get_path('purelib')");
-  for (const { name, bytes } of files) {
-    const path = `${folder}/${name}`;
-    FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
-    FS.writeFile(path, bytes);
-  }
-  runPython("import importlib; importlib.invalidate_caches()");
+function parts(unpacked) {
+  const length = new DataView(unpacked).getUint32(0, true);
+  const { head, memory, runs, files } = JSON.parse(new TextDecoder().decode(new Uint8Array(unpacked, 4, length)));
+  let at = 4 + length;
+  const next = (/** @type {number} */ size) => new Uint8Array(unpacked, (at += size) - size, size);
+  return {
+    head: next(head),
+    memory,
+    runs: runs.map((/** @type {[number, number]} */ [offset, size]) => ({ offset, bytes: next(size) })),
+    files: files.map((/** @type {[string, number]} */ [path, size]) => ({ path, bytes: next(size) })),
+  };
 }
 
 /** @param {Message} message @param {(message: Message) => void} answer */

@@ -94,11 +94,16 @@ class Module:
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Dotted names with parameters; a tied parameter appears under each of its names."""
+        found: list[tuple[str, Parameter]] = []
+        self._collect(prefix, found)
+        return iter(found)
+
+    def _collect(self, prefix: str, found: list[tuple[str, Parameter]]) -> None:
         for name, value in vars(self).items():
             if isinstance(value, Parameter):
-                yield prefix + name, value
+                found.append((prefix + name, value))
             elif isinstance(value, Module):
-                yield from value.named_parameters(f"{prefix}{name}.")
+                value._collect(f"{prefix}{name}.", found)
 
     def parameters(self) -> list[Parameter]:
         """Each parameter once."""

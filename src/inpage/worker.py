@@ -345,7 +345,6 @@ def _plain(value: Any) -> Any:
 def connect(post: Any) -> Callable[[Any], None]:
     """Serve the page from a Pyodide worker: `post` takes a JS message; give what comes from the page to the result."""
     import js  # pyright: ignore[reportMissingImports]
-
     from pyodide import ffi  # pyright: ignore
 
     from . import runtime

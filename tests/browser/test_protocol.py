@@ -57,7 +57,7 @@ def test_the_worker_reports_how_it_starts_and_what_it_is(browser: Any, site: str
             await inpage.create("env.as_dict", {progress_callback: (event) => events.push(event)}).catch(() => {});
             return events;
         """)
-        assert [event["name"] for event in events] == ["pyodide", "packages", "inpage", "ready"]
+        assert [event["name"] for event in events] == ["pyodide", "inpage", "ready"]
         percent = [event["progress"] for event in events]
         assert percent == sorted(percent)
         assert percent[-1] == 100

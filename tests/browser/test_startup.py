@@ -4,14 +4,21 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from build_wheels import SNAPSHOT
-from tests.browser.pages import open_page, serve_site
+from build_wheels import SNAPSHOT, VARIANTS, list_snapshot, pack_snapshot, unpack_snapshot
+from inpage.serve import Handler
+from tests.browser.pages import BLANK, open_page, serve_site
 
 MODEL = {"golden/bert-base": Path(__file__).parent.parent / "golden" / "encoders" / "bert-base"}
+LOAD = """async () => {
+    window.inpage = await import("./inpage.js");
+    inpage.env.remoteHost = "./";
+    const extract = await inpage.pipeline("feature-extraction", "golden/bert-base");
+    return (await extract("a b c")).dims;
+}"""
 RUN = """
     const extract = await inpage.pipeline("feature-extraction", "golden/bert-base");
     return (await extract("a b c")).dims;
@@ -19,63 +26,183 @@ RUN = """
 
 
 def start(browser: Any, url: str) -> tuple[str, float, list[str]]:
-    """Of a page whose model works: the wheel that its snapshot is of, a random number, and what the console says."""
+    """Of a page whose model works: the wheels that its snapshot is of, a random number, and what the console says."""
     with open_page(browser, url) as page:
         said: list[str] = []
         page.page.on("console", lambda message: said.append(message.text))
         assert page.run(RUN) == [1, 5, 32]
-        values = page.python("import random, inpage.snapshot; f'{random.random()} {inpage.snapshot.wheel}'").split(" ")
-        return values[1], float(values[0]), said
+        values = page.python("import random, inpage.snapshot; f'{random.random()} {inpage.snapshot.wheels}'")
+        number, _, wheels = values.partition(" ")
+        return wheels, float(number), said
+
+
+def wheels_of(site: Path) -> str:
+    packages = json.loads((site / "runtime" / "pyodide-lock.json").read_text())["packages"]
+    return " ".join(packages[name]["sha256"] for name in ("inpage", *packages["inpage"]["depends"]))
+
+
+def replace(path: Path, data: bytes) -> None:
+    """New contents for a file that may be a second name of the built one."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+def replace_snapshot(site: Path, memory: bytes, files: dict[str, bytes]) -> None:
+    """Put another snapshot into the site, and into its lock file."""
+    runtime = site / "runtime"
+    snapshot = gzip.compress(pack_snapshot(memory, files), 1)
+    replace(runtime / SNAPSHOT, snapshot)
+    replace(runtime / "pyodide-lock.json", list_snapshot((runtime / "pyodide-lock.json").read_bytes(), snapshot))
 
 
 def test_starts_from_the_snapshot_and_with_other_random_numbers(browser: Any, tmp_path: Path) -> None:
     with serve_site(tmp_path / "site", MODEL) as url:
-        wheel, number, said = start(browser, url)
-        lock = json.loads((tmp_path / "site" / "runtime" / "pyodide-lock.json").read_text())
-        assert wheel == lock["packages"]["inpage"]["sha256"]
+        wheels, number, said = start(browser, url)
+        assert wheels == wheels_of(tmp_path / "site")
         assert not [text for text in said if "snapshot" in text]
         assert start(browser, url)[1] != number
 
 
-def other_wheel(snapshot: bytes) -> bytes:
-    """A snapshot of another inpage."""
-    memory = gzip.decompress(snapshot)
-    lock = json.loads((Path(__file__).parent.parent.parent / "dist" / "runtime" / "pyodide-lock.json").read_text())
-    wheel = lock["packages"]["inpage"]["sha256"].encode()
-    assert wheel in memory
-    return gzip.compress(memory.replace(wheel, b"0" * 64), 1)
+def unpacked(site: Path) -> tuple[bytes, dict[str, bytes]]:
+    return unpack_snapshot(gzip.decompress((site / "runtime" / SNAPSHOT).read_bytes()))
+
+
+def of_other_wheels(site: Path) -> None:
+    memory, files = unpacked(site)
+    wheels = wheels_of(site).encode()
+    assert wheels in memory
+    replace_snapshot(site, memory.replace(wheels, b"0" * len(wheels)), files)
+
+
+def of_another_pyodide(site: Path) -> None:
+    memory, files = unpacked(site)
+    replace_snapshot(site, memory[:16] + bytes(32) + memory[48:], files)  # where the hash of its build is
+
+
+def cut_off(site: Path) -> None:
+    path = site / "runtime" / SNAPSHOT
+    data = path.read_bytes()
+    replace(path, data[: len(data) // 2])
+
+
+def not_there(site: Path) -> None:
+    (site / "runtime" / SNAPSHOT).unlink()
+
+
+def not_listed(site: Path) -> None:
+    path = site / "runtime" / "pyodide-lock.json"
+    lock = json.loads(path.read_text())
+    del lock["snapshot"]
+    replace(path, json.dumps(lock).encode())
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (other_wheel, "another inpage wheel"),
-        (lambda snapshot: snapshot[: len(snapshot) // 2], "without its snapshot"),
-        # Another build of Pyodide: its hash is in bytes 16 to 48.
-        (lambda snapshot: gzip.compress(gzip.decompress(snapshot)[:16] + bytes(1 << 16), 1), "build id mismatch"),
-        (None, ""),
+        (of_other_wheels, "other wheels"),
+        (of_another_pyodide, "build id mismatch"),
+        (cut_off, "without its snapshot"),
+        (not_there, "answers 404"),
+        (not_listed, ""),
     ],
-    ids=["of another wheel", "cut off", "of another Pyodide", "missing"],
 )
 def test_starts_the_plain_way_without_a_snapshot_that_fits(
-    browser: Any, tmp_path: Path, change: Callable[[bytes], bytes] | None, complaint: str
+    browser: Any, tmp_path: Path, change: Callable[[Path], None], complaint: str
 ) -> None:
     with serve_site(tmp_path / "site", MODEL) as url:
-        path = tmp_path / "site" / "runtime" / SNAPSHOT
-        snapshot = path.read_bytes()
-        path.unlink()  # the file is a second name of the built one
-        if change:
-            path.write_bytes(change(snapshot))
-        wheel, _, said = start(browser, url)
-        assert wheel == ""
-        assert any(complaint in text for text in said) if complaint else True
+        change(tmp_path / "site")
+        wheels, _, said = start(browser, url)
+        assert wheels == ""
+        assert any(complaint in text for text in said) if complaint else not said
 
 
 def test_an_unpacked_snapshot_will_do(browser: Any, tmp_path: Path) -> None:
     """Some servers send .gz files as compressed content, which the browser unpacks."""
     with serve_site(tmp_path / "site", MODEL) as url:
         path = tmp_path / "site" / "runtime" / SNAPSHOT
-        memory = gzip.decompress(path.read_bytes())
-        path.unlink()
-        path.write_bytes(memory)
+        replace(path, gzip.decompress(path.read_bytes()))
         assert start(browser, url)[0]
+
+
+class Log(Handler):
+    """Notes the paths that are asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        super().do_GET()
+
+
+def visit(context: Any, url: str, *, keep: bool = True, wait: bool = True) -> list[str]:
+    """Visit the site, wait until the snapshot is kept, if it is to be; the files of the runtime that were asked for."""
+    Log.asked.clear()
+    page = context.new_page()
+    page.goto(url + BLANK)
+    before = "" if keep else "inpage.env.useBrowserCache = false;"
+    assert page.evaluate(LOAD.replace("inpage.env", before + "inpage.env", 1)) == [1, 5, 32]
+    if keep and wait:
+        page.wait_for_function("async () => (await (await caches.open('inpage-runtime')).keys()).length === 1")
+    page.close()
+    return [name for path, name in (asked.rsplit("/", 1) for asked in Log.asked) if path == "/runtime"]
+
+
+def test_a_visit_asks_once_for_each_file_and_the_next_not_for_the_snapshot(browser: Any, tmp_path: Path) -> None:
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
+        context = browser.new_context()
+        first = visit(context, url)
+        assert SNAPSHOT in first
+        assert len(first) == len(set(first))
+        assert not [name for name in first if name.endswith(".whl")]  # the snapshot has their files
+        assert SNAPSHOT not in visit(context, url)
+        context.close()
+
+
+def test_another_snapshot_takes_the_place_of_the_kept_one(browser: Any, tmp_path: Path) -> None:
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
+        context = browser.new_context()
+        visit(context, url)
+        memory, files = unpacked(tmp_path / "site")
+        replace_snapshot(tmp_path / "site", memory, {**files, "/other": b"file"})
+        assert SNAPSHOT in visit(context, url)  # which waits for one to be kept
+        assert SNAPSHOT not in visit(context, url)
+        context.close()
+
+
+def test_a_kept_snapshot_that_is_damaged_is_fetched_again(browser: Any, tmp_path: Path) -> None:
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
+        context = browser.new_context()
+        visit(context, url)
+        page = context.new_page()
+        page.goto(url + BLANK)
+        page.evaluate("""async () => {
+            const cache = await caches.open("inpage-runtime");
+            for (const key of await cache.keys()) await cache.put(key, new Response("damaged"));
+        }""")
+        assert SNAPSHOT not in visit(context, url, wait=False)
+        assert SNAPSHOT in visit(context, url)
+        context.close()
+
+
+def test_nothing_is_kept_where_the_settings_forbid_it(browser: Any, tmp_path: Path) -> None:
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
+        context = browser.new_context()
+        visit(context, url, keep=False)
+        page = context.new_page()
+        page.goto(url + BLANK)
+        assert page.evaluate("caches.keys()") == []
+        context.close()
+
+
+def test_kernels_are_compiled_while_they_arrive(browser: Any, tmp_path: Path) -> None:
+    """By streaming, which needs their media type, and without a start that depends on it."""
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url, open_page(browser, url) as page:
+        Log.asked.clear()
+        assert page.run(RUN) == [1, 5, 32]
+        assert "/runtime/inpage-relaxed.wasm" in Log.asked
+        (worker,) = page.page.workers
+        assert worker.evaluate("kernels.length") >= 1
+        for variant in VARIANTS:
+            (tmp_path / "site" / "runtime" / f"inpage-{variant}.wasm").unlink()
+        with open_page(browser, url) as other:
+            assert other.run(RUN) == [1, 5, 32]

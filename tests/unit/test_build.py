@@ -1,5 +1,6 @@
 """The build: same inputs, same bytes; small; nothing that leads to another host."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -96,6 +97,30 @@ def test_lock_file_knows_only_what_lies_beside_it(runtime: dict[str, bytes]) -> 
         assert hashlib.sha256(runtime[package["file_name"]]).hexdigest() == package["sha256"]
         assert set(package["depends"]) <= set(lock["packages"])
     assert b"://" not in runtime["pyodide-lock.json"]
+
+
+def test_kernels_beside_the_wheel_are_those_inside(runtime: dict[str, bytes]) -> None:
+    files = members(runtime["inpage-0.1.0-py3-none-any.whl"])
+    for variant in build_wheels.VARIANTS:
+        assert runtime[f"inpage-{variant}.wasm"] == files[f"inpage/kernels/{variant}.wasm"]
+
+
+def test_packing_a_snapshot_loses_nothing() -> None:
+    block = build_wheels.SNAPSHOT_BLOCK
+    head = b"\0snp" + (16).to_bytes(4, "little") + bytes(8)
+    memory = head + b"a" * 100 + bytes(3 * block) + b"b" * (2 * block) + bytes(block + 8)
+    files = {"/a": b"1", "/b/c": b"", "/b/d": b"23"}
+    packed = build_wheels.pack_snapshot(memory, files)
+    assert build_wheels.unpack_snapshot(packed) == (memory, files)
+    assert len(packed) < 5 * block
+
+
+def test_lock_file_lists_the_snapshot(runtime: dict[str, bytes]) -> None:
+    packed = build_wheels.pack_snapshot(b"\0snp" + (12).to_bytes(4, "little") + b"headmemory", {})
+    lock = json.loads(build_wheels.list_snapshot(runtime["pyodide-lock.json"], gzip.compress(packed)))
+    expected = {"file_name": build_wheels.SNAPSHOT, "sha256": hashlib.sha256(packed).hexdigest(), "head": 12}
+    assert lock.pop("snapshot") == expected
+    assert lock == json.loads(runtime["pyodide-lock.json"])
 
 
 def test_inpage_brings_tokenizers(runtime: dict[str, bytes]) -> None:

@@ -171,10 +171,10 @@ class CacheBackend:
         response = await self._cache.match(url + _QUERY + part)
         if not response:
             return None
-        blob = await response.blob()
         if start > 0 or stop is not None:
-            blob = blob.slice(start, blob.size if stop is None else stop)
-        return Chunk(js.Uint8Array.new(await blob.arrayBuffer()))
+            blob = await response.blob()
+            response = blob.slice(start, blob.size if stop is None else stop)
+        return Chunk(js.Uint8Array.new(await response.arrayBuffer()))
 
     async def put(self, url: str, part: str, chunks: Sequence[Chunk]) -> None:
         import js  # pyright: ignore[reportMissingImports]

@@ -122,10 +122,8 @@ class Repository:
 
     async def read(self, filename: str, required: bool = True) -> bytes | None:
         """The whole file; None if it is not required and absent. For small files: large ones are streamed."""
-        if not required and await self._is_known_absent(filename):
-            return None
         try:
-            async with self.stream(filename) as chunks:
+            async with FileStream(self._chunks(self._sources(filename), 0, None, ask=required)) as chunks:
                 return b"".join([chunk.to_bytes() async for chunk in chunks])
         except InpageError as error:
             if required:
@@ -142,11 +140,13 @@ class Repository:
         """
         return FileStream(self._chunks(self._sources(filename), start, stop))
 
-    async def _chunks(self, sources: list[Source], start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
+    async def _chunks(
+        self, sources: list[Source], start: int, stop: int | None, ask: bool = True
+    ) -> AsyncGenerator[Chunk, None]:
         missing: list[InpageError] = []
         for source in sources:
             try:
-                async for chunk in source.chunks(start, stop):
+                async for chunk in source.chunks(start, stop, ask):
                     yield chunk
                 return
             except InpageError as error:
@@ -161,9 +161,6 @@ class Repository:
             except InpageError as error:
                 missing.append(_if_absent(error))
         raise missing[0]
-
-    async def _is_known_absent(self, filename: str) -> bool:
-        return all([await source.is_absent() for source in self._sources(filename)])
 
     async def _url(self, filename: str) -> str | None:
         """URL of a file that exists; None if it is on the disk."""

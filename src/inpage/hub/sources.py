@@ -26,12 +26,11 @@ class Source(Protocol):
         """Length in bytes, None if it is not stated. Raises if the file does not exist or cannot be read."""
         ...
 
-    def chunks(self, start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
-        """The bytes [start, stop). Reports progress if they reach to the end."""
-        ...
+    def chunks(self, start: int, stop: int | None, ask: bool = True) -> AsyncGenerator[Chunk, None]:
+        """The bytes [start, stop). Reports progress if they reach to the end.
 
-    async def is_absent(self) -> bool:
-        """Whether the file is known to be missing without asking its host."""
+        Without `ask`, a file that is known to be missing is not asked for again.
+        """
         ...
 
     async def forget(self) -> None:
@@ -53,7 +52,7 @@ class DiskFile:
             raise FileNotFoundInRepositoryError(f"{self._path} does not exist.", path=self._path)
         return os.path.getsize(self._path)
 
-    async def chunks(self, start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
+    async def chunks(self, start: int, stop: int | None, ask: bool = True) -> AsyncGenerator[Chunk, None]:
         size = await self.size()
         assert size is not None
         to_end = stop is None or stop >= size
@@ -72,9 +71,6 @@ class DiskFile:
         if progress:
             progress.done()
 
-    async def is_absent(self) -> bool:
-        return not os.path.isfile(self._path)
-
     async def forget(self) -> None:
         """Nothing: what is on the disk is the user's."""
 
@@ -89,9 +85,12 @@ class WebFile:
         self._token, self._progress, self._offline = token, progress, offline
         self._size: int | None = None
 
-    async def chunks(self, start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
+    async def chunks(self, start: int, stop: int | None, ask: bool = True) -> AsyncGenerator[Chunk, None]:
         store = await open_store()
-        found = await store.find_complete(self._url)
+        found = await store.find(self._url)
+        if found and not ask and found[1].says_absent():
+            raise self._not_found()
+        found = found if found and found[1].complete else None
         size = found[1].size if found else self._size
         if stop is not None and size is not None and stop >= size:
             stop = None
@@ -127,10 +126,6 @@ class WebFile:
             self._size = await self._ask_size(store)
         return self._size
 
-    async def is_absent(self) -> bool:
-        store = await open_store()
-        return await store.known_absent(self._url) or bool(self._offline and not await store.find_complete(self._url))
-
     async def forget(self) -> None:
         store = await open_store()
         found = await store.find(self._url)
@@ -138,7 +133,7 @@ class WebFile:
             await store.remove(found[1])
 
     async def _ask_size(self, store: Store) -> int | None:
-        if await self.is_absent():
+        if self._offline or await store.known_absent(self._url):
             raise self._not_found()
         try:
             self.info = await look(self._url, self._token)

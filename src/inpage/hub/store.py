@@ -81,6 +81,10 @@ class Manifest:
         """Bytes in the store: of a file that is not complete, those in full segments."""
         return self.size or 0 if self.complete else self.segments * self.segment
 
+    def says_absent(self, within: float = ABSENT_FOR) -> bool:
+        """Whether the repository lacked this file when it was asked in the last `within` seconds."""
+        return self.absent and time.time() - self.time < within
+
     def to_chunk(self) -> Chunk:
         return Chunk.from_bytes(json.dumps(asdict(self)).encode())
 
@@ -120,7 +124,7 @@ class Store:
     async def known_absent(self, url: str, *, within: float = ABSENT_FOR) -> bool:
         """Whether the repository lacked this file when it was asked in the last `within` seconds."""
         found = await self.find(url)
-        return bool(found and found[1].absent and time.time() - found[1].time < within)
+        return bool(found and found[1].says_absent(within))
 
     async def remember_absent(self, manifest: Manifest) -> None:
         """Store that the repository lacks the file `manifest` names."""

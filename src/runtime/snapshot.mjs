@@ -15,8 +15,8 @@ process.on("uncaughtException", ({ message }) => {
 
 const [runtime, output] = process.argv.slice(2).map((path) => resolve(path));
 const { loadPyodide } = await import(pathToFileURL(join(runtime, "pyodide.mjs")).href);
-const lock = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));
-const { file_name, sha256 } = lock.packages.inpage;
+const { packages } = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));
+const wheels = ["inpage", ...packages.inpage.depends].map((name) => packages[name]);
 
 const pyodide = await loadPyodide({
   indexURL: runtime,
@@ -25,6 +25,8 @@ const pyodide = await loadPyodide({
   jsglobals: Object.create(globalThis, { process: { value: undefined } }), // Python is to find itself in a page
 });
 const extractDir = pyodide.runPython("import sysconfig; sysconfig.get_path('purelib')");
-pyodide.unpackArchive(new Uint8Array(await readFile(join(runtime, file_name))), "wheel", { extractDir });
-pyodide.pyimport("inpage.snapshot").prepare(sha256);
+for (const { file_name } of wheels) {
+  pyodide.unpackArchive(new Uint8Array(await readFile(join(runtime, file_name))), "wheel", { extractDir });
+}
+pyodide.pyimport("inpage.snapshot").prepare(wheels.map(({ sha256 }) => sha256).join(" "));
 await writeFile(output, pyodide.makeMemorySnapshot());

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inpage import AutoConfig, AutoModel, ops
+from inpage import AutoConfig, AutoModel, ops, pipeline
 from inpage.errors import (
     ConfigError,
     CorruptFileError,
@@ -32,9 +32,11 @@ from inpage.models.bert import BertConfig, BertForMaskedLM, BertModel
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.distilbert import DistilBertConfig
 from inpage.models.electra import ElectraConfig, ElectraModel
+from inpage.models.gemma2 import Gemma2Config
 from inpage.models.modeling import PreTrainedModel
 from inpage.models.mpnet import relative_bucket
 from inpage.models.outputs import ModelOutput
+from inpage.models.roberta import RobertaConfig
 
 ENCODERS = Path(__file__).parent.parent / "golden" / "encoders"
 BERT = str(ENCODERS / "bert-base")
@@ -104,11 +106,49 @@ def test_labels() -> None:
         ({"id2label": ["a", "b"]}, "id2label"),
         ({"id2label": {"a": 1}}, "id2label"),
         ({"id2label": {"0": "a"}, "num_labels": 2}, "num_labels"),
+        ({"num_labels": "2"}, "num_labels"),
+        ({"pad_token_id": 0.5}, "pad_token_id"),
+        ({"eos_token_id": [1, "2"]}, "eos_token_id"),
+        *(({key: None}, key) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")),
     ],
 )
 def test_wrong_configurations(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BertConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": []},
+        {"model_type": 3},
+        {"model_type": "new", "architectures": 3},
+        {"model_type": "new", "architectures": [3]},
+        {"model_type": "new", "auto_map": 3},
+        {"id2label": 3},
+        {"id2label": "ab"},
+        {"num_hidden_layers": None},
+    ],
+)
+def test_wrong_configuration_files(changes: dict[str, Any], tmp_path: Path) -> None:
+    name = repository(tmp_path, **changes)
+    shutil.copy(ENCODERS / "bert-base" / "tokenizer.json", tmp_path)
+    for load in (AutoModel.from_pretrained, AutoConfig.from_pretrained):
+        with pytest.raises(ConfigError, match=list(changes)[-1]):
+            load(name)
+    with pytest.raises(ConfigError, match=list(changes)[-1]):
+        pipeline(None, name)
+
+
+def test_roberta_needs_a_padding_token() -> None:
+    with pytest.raises(ConfigError, match="pad_token_id"):
+        RobertaConfig(pad_token_id=None)
+
+
+def test_keys_that_decoders_may_leave_empty() -> None:
+    assert Gemma2Config(attn_logit_softcapping=None, sliding_window=None).attn_logit_softcapping is None
+    with pytest.raises(ConfigError, match="n_layers"):
+        DistilBertConfig(num_hidden_layers=None)
 
 
 def test_defaults_are_those_of_transformers() -> None:

@@ -109,6 +109,7 @@ async def _load(
     """The pipeline of a repository, model and tokenizer loaded at once, their progress counted together."""
     from ..hub import Progress, Repository
     from ..models import auto
+    from ..models.configuration import read_config
     from ..models.modeling import load
     from ..processing.tokenizer import AutoTokenizer
 
@@ -117,7 +118,7 @@ async def _load(
     expected = _MODEL_FILES if tokenizer is not None else _MODEL_FILES + _TOKENIZER_FILES
     if task is None:
         await repository.expect(*expected)
-        task = _task_of((await repository.json("config.json")).get("architectures") or [])
+        task = _task_of((await read_config(repository)).get("architectures") or [])
     chosen = pipeline_class(task)
     make_options(chosen.options_class, options, task)
     await repository.expect(*expected)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inpage import AutoConfig, AutoModel, ops, pipeline
+from inpage import AutoConfig, AutoModel, AutoTokenizer, ops, pipeline
 from inpage.errors import (
     ConfigError,
     CorruptFileError,
@@ -316,6 +316,42 @@ def test_unknown_options() -> None:
         AutoModel.from_pretrained(BERT, device="abacus")
     with pytest.raises(UnsupportedError, match=r"'flash'.*sdpa, eager"):
         AutoModel.from_pretrained(BERT, attn_implementation="flash")
+
+
+@pytest.mark.parametrize("auto_class", [AutoConfig, AutoModel, AutoTokenizer])
+def test_places_and_options_of_another_form(auto_class: Any) -> None:
+    for name in (None, 3, b"x", [BERT], object()):
+        with pytest.raises(InputError, match="A repository is named"):
+            auto_class.from_pretrained(name)
+    wrong = {"revision": 3, "subfolder": 3, "token": 3, "local_files_only": "no", "progress_callback": "print"}
+    for option, value in wrong.items():
+        with pytest.raises(InputError, match=option):
+            auto_class.from_pretrained(BERT, **{option: value})
+
+
+def test_a_path_and_options_left_open() -> None:
+    options: dict[str, Any] = {"revision": None, "subfolder": None, "token": None}
+    AutoModel.from_pretrained(Path(BERT), device="reference", **options).dispose()
+    assert AutoTokenizer.from_pretrained(Path(BERT), **options).cls_token == "[CLS]"
+    with pipeline("feature-extraction", Path(BERT), tokenizer=Path(BERT), device="reference", **options) as extract:
+        assert extract("a", pooling="mean").shape == (1, 32)
+
+
+def test_options_of_loading_that_are_no_names() -> None:
+    for option in ("device", "attn_implementation"):
+        with pytest.raises(UnsupportedError, match=option.partition("_")[0]):
+            AutoModel.from_pretrained(BERT, **{option: [option]})
+    with pytest.raises(UnsupportedError, match="dtype"):
+        AutoModel.from_pretrained(BERT, dtype=["fp32"])
+    with pytest.raises(InputError, match="dtype"):
+        AutoModel.from_pretrained(BERT, dtype={3: "fp32"})
+    for config in (3, {}):
+        with pytest.raises(InputError, match="config="):
+            AutoModel.from_pretrained(BERT, config=config)
+    with pytest.raises(UnsupportedError, match="task"):
+        pipeline(["fill-mask"], BERT)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="model_kwargs"):
+        pipeline("feature-extraction", BERT, model_kwargs=3)  # pyright: ignore[reportArgumentType]
 
 
 def test_given_repository() -> None:

@@ -17,7 +17,7 @@ def acquire(device: str) -> "Executor":
 
     Raises UnsupportedError for an unknown device.
     """
-    if device not in _CLASSES:
+    if not isinstance(device, str) or device not in _CLASSES:
         raise UnsupportedError(f"Unknown device {device!r}.", hint=f"Devices are: {', '.join(_CLASSES)}.")
     executor = _open.get(device)
     if executor is None:

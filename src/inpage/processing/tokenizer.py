@@ -78,11 +78,11 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
             raise RemoteCodeError("trust_remote_code=True is refused: code from repositories is never run.")
         if not options.pop("use_fast", True):
             raise UnsupportedError("use_fast=False asks for a tokenizer in Python; only the fast ones are here.")
-        if isinstance(source, str | os.PathLike):
+        if not hasattr(source, "json"):
             from ..hub import Repository
 
             hub_options = {name: options.pop(name) for name in _HUB_OPTIONS if name in options}
-            source = Repository(os.fspath(source), **hub_options)
+            source = Repository(source, **hub_options)
         files = await read_tokenizer_files(source)
         tokenizers = await load_backend()
         backend = build_backend(tokenizers, files)

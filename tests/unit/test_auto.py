@@ -107,6 +107,7 @@ def test_labels() -> None:
         ({"id2label": {"a": 1}}, "id2label"),
         ({"id2label": {"0": "a"}, "num_labels": 2}, "num_labels"),
         ({"num_labels": "2"}, "num_labels"),
+        *(({"num_hidden_layers": count}, "num_hidden_layers must be 1 to 10,000") for count in (-1, 0, 10**12)),
         ({"pad_token_id": 0.5}, "pad_token_id"),
         ({"eos_token_id": [1, "2"]}, "eos_token_id"),
         *(({key: None}, key) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")),

@@ -28,6 +28,9 @@ _NEEDED = (
     "num_hidden_layers",
     "vocab_size",
 )
+# How often a module is repeated: beyond any model, so that a broken file does not fill the memory with skeletons.
+_MOST_REPEATED = 10_000
+_REPEATS = ("inner_group_num", "num_hidden_groups", "num_hidden_layers")
 _LABEL_KEYS = ("num_labels", "id2label", "label2id")
 # Say what a checkpoint is; giving them to from_pretrained would change nothing.
 _FIXED_KEYS = ("architectures", "auto_map", "model_type", "torch_dtype", "transformers_version")
@@ -134,11 +137,17 @@ class PreTrainedConfig(Awaitable):
         if kind is None or (value is None and not self._is_needed(name)):
             return
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        if fits and isinstance(value, int) and name in self._keys(_REPEATS) and not 1 <= value <= _MOST_REPEATED:
+            raise self._error(name, f"1 to {_MOST_REPEATED:,}", value)
         if not fits:
             raise self._error(name, f"a value like {default!r}", value)
 
     def _is_needed(self, name: str) -> bool:
-        return name.endswith("_eps") or name in [self.attribute_map.get(key, key) for key in _NEEDED]
+        return name.endswith("_eps") or name in self._keys(_NEEDED)
+
+    def _keys(self, names: tuple[str, ...]) -> list[str]:
+        """What this model type calls these keys."""
+        return [self.attribute_map.get(name, name) for name in names]
 
     def _labels(self, num_labels: int | None = None, id2label: Any = None, label2id: Any = None) -> dict[int, str]:
         if num_labels is not None and (not isinstance(num_labels, int) or num_labels < 1):

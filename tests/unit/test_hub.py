@@ -464,6 +464,47 @@ def test_a_broken_manifest_is_no_manifest(server: FaultyServer, repository: Any)
     assert list_cached()[0]["complete"]
 
 
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        3,
+        [],
+        {"segment": 0},
+        {"segment": "1"},
+        {"segments": 10**12},
+        {"segments": -1},
+        {"size": None},
+        {"size": -1},
+        {"size": len(WEIGHTS) + SEGMENT},
+        {"complete": "yes"},
+        {"url": "http://127.0.0.1/other"},
+        {"url": 3},
+        {"name": None},
+        {"time": "now"},
+        {"sha256": 3},
+        {"sources": []},
+        {"sources": {"http://127.0.0.1/other": 3}},
+    ],
+    ids=str,
+)
+def test_a_manifest_of_nonsense_is_no_manifest(server: FaultyServer, repository: Any, nonsense: Any) -> None:
+    load(repository())
+    (manifest,) = (Path(env.cache_dir or "") / env.cache_name).glob("*.manifest")
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(values | nonsense if isinstance(nonsense, dict) else nonsense))
+    assert all(isinstance(entry["url"], str) for entry in list_cached())
+    assert load(repository()) == WEIGHTS
+    assert len(server.downloads("model.safetensors")) == 2
+    assert find_outdated() == []
+    assert [entry["size"] for entry in delete_cached()] == [len(WEIGHTS)]
+
+
+def test_a_manifest_that_goes_while_it_is_listed(repository: Any) -> None:
+    load(repository())
+    (Path(env.cache_dir or "") / env.cache_name / "gone.manifest").symlink_to("nowhere")
+    assert [entry["file"] for entry in list_cached()] == ["model.safetensors"]
+
+
 def test_list_and_delete(repository: Any) -> None:
     finish(repository().json("config.json"))
     finish(repository(revision="v2").json("config.json"))

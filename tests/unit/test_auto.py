@@ -127,6 +127,7 @@ def test_wrong_configurations(values: dict[str, Any], message: str) -> None:
         {"model_type": "new", "architectures": [3]},
         {"model_type": "new", "auto_map": 3},
         {"id2label": 3},
+        {"quantization_config": 3},
         {"id2label": "ab"},
         {"num_hidden_layers": None},
     ],

@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sub" / "config.json").write_text('{"sub": true}')
     (folder / "model.safetensors").write_bytes(WEIGHTS)
     (folder / "broken.json").write_text('{"a": ')
+    (folder / "deep.json").write_text("[" * 100_000)
     (folder / "empty.bin").write_bytes(b"")
     return folder
 
@@ -151,8 +152,9 @@ def test_an_invalid_file_name_raises(repository: Any) -> None:
 
 
 def test_broken_json_is_not_kept(repository: Any) -> None:
-    with pytest.raises(CorruptFileError):
-        finish(repository().json("broken.json"))
+    for name in ("broken.json", "deep.json"):
+        with pytest.raises(CorruptFileError):
+            finish(repository().json(name))
     assert not kept()
 
 

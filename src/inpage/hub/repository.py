@@ -108,7 +108,7 @@ class Repository:
             return None
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             await self.forget(filename)
             raise CorruptFileError(f"{filename} of {self.name} is not JSON: {error}.", file=filename) from error
 

@@ -91,7 +91,7 @@ class Manifest:
             values = json.loads(data)
             found = cls(**{each.name: values[each.name] for each in fields(cls) if each.name != "sources"},
                         sources=values.get("sources", {}))  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return found if found._is_sound() else None
 

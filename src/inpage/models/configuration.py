@@ -16,6 +16,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "auto_map": (dict, "an object"),
     "text_config": (dict, "an object"),
     "id2label": (dict, "a mapping from numbers to labels"),
+    "quantization_config": (dict, "an object"),
 }
 # By their common names: no model does without them, so that null is no value. Nor is it for any "..._eps".
 _NEEDED = (

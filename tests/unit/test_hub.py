@@ -451,9 +451,28 @@ def test_a_lost_segment_is_made_good(server: FaultyServer, repository: Any) -> N
     folder = Path(env.cache_dir or "") / env.cache_name
     (segment,) = folder.glob("*.2")
     segment.write_bytes(segment.read_bytes()[:-1])
-    assert load(repository()) == WEIGHTS
+    events: list[dict[str, Any]] = []
+    assert load(repository(progress_callback=events.append)) == WEIGHTS
+    assert [event["status"] for event in events].count("download") == 1
+    assert (events[-1]["status"], events[-1]["cached"]) == ("done", False)
+    progress = [event["progress"] for event in events if event["status"] == "progress"]
+    assert progress == sorted(progress) and progress[-1] == 100
     assert load(repository()) == WEIGHTS
     assert len(server.downloads("model.safetensors")) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_lost_segment_of_an_interrupted_download_is_made_good(
+    server: FaultyServer, repository: Any, number: int
+) -> None:
+    interrupt(repository(), after=2.5)
+    (segment,) = (Path(env.cache_dir or "") / env.cache_name).glob(f"*.{number}")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    events: list[dict[str, Any]] = []
+    assert load(repository(progress_callback=events.append)) == WEIGHTS
+    assert events[-1]["status"] == "done"
+    assert load(repository()) == WEIGHTS
+    assert len(server.downloads("model.safetensors")) == 3
 
 
 def test_a_broken_manifest_is_no_manifest(server: FaultyServer, repository: Any) -> None:

@@ -122,9 +122,10 @@ class FileProgress:
     def start(self, total: int | None, loaded: int = 0) -> None:
         """Bytes begin to flow (`download`): `total` of them, if that is known, of which `loaded` need not."""
         self._total, self._loaded = total or 0, loaded
-        self._speaks = self._progress.start(self._file)
-        if self._speaks:
-            self.send("download")
+        if not self._speaks:  # else it begins once more, from another place
+            self._speaks = self._progress.start(self._file)
+            if self._speaks:
+                self.send("download")
 
     def advance(self, nbytes: int) -> None:
         self._loaded += nbytes

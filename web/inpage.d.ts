@@ -91,7 +91,7 @@ export interface LoadOptions extends CallOptions {
 export interface ModelOptions extends LoadOptions {
   /** Precision of the weights in memory. */
   dtype?: "fp32" | (string & {});
-  /** What computes: "wasm", or "reference", which needs NumPy. */
+  /** What computes: "wasm", or "reference", which needs NumPy in the runtime. */
   device?: "wasm" | "reference" | (string & {});
 }
 
@@ -141,7 +141,9 @@ export interface FeatureExtractionOptions extends PipelineOptions {
 export interface TextClassificationPipeline extends Pipeline {
   (text: Text, options: TextClassificationOptions & { top_k: number | null }): Promise<Label[]>;
   (texts: Text[], options: TextClassificationOptions & { top_k: number | null }): Promise<Label[][]>;
-  (texts: Text | Text[], options?: TextClassificationOptions): Promise<Label[]>;
+  (texts: string | Text[], options?: TextClassificationOptions): Promise<Label[]>;
+  /** A single pair needs the options after it, `{}` if there are none; it would be taken for them. */
+  (pair: Exclude<Text, string>, options: TextClassificationOptions): Promise<Label>;
 }
 
 export type Text = string | { text: string; text_pair?: string };
@@ -359,7 +361,7 @@ export interface TokenizerOptions extends CallOptions {
   truncation?: boolean | "longest_first" | "only_first" | "only_second" | "do_not_truncate";
   max_length?: number;
   add_special_tokens?: boolean;
-  return_tensors?: "ip" | "np";
+  return_tensors?: "ip";
   return_offsets_mapping?: boolean;
   [option: string]: unknown;
 }
@@ -423,7 +425,7 @@ export class InpageError extends Error {
 
 // Settings and the worker
 
-/** Settings. Python's have effect on what is loaded after; an unknown name raises at once. */
+/** Settings. Python's have effect on what is loaded after; an unknown name, or a value of another type, raises at once. */
 export const env: {
   /** URL of inpage-worker.js; beside this file by default. */
   workerURL: string;

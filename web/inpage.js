@@ -40,32 +40,46 @@ const SETTINGS = {
   remotePathTemplate: "{model}/resolve/{revision}/",
   useBrowserCache: true,
   cacheName: "inpage",
-  wasm: strict("env.wasm", {
-    numThreads: /** @type {number | null} */ (null),
-    variant: /** @type {string | null} */ (null),
-    maxMemory: /** @type {number | null} */ (null),
-  }),
+  wasm: strict(
+    "env.wasm",
+    {
+      numThreads: /** @type {number | null} */ (null),
+      variant: /** @type {string | null} */ (null),
+      maxMemory: /** @type {number | null} */ (null),
+    },
+    { numThreads: "number", variant: "string", maxMemory: "number" },
+  ),
 };
 
 /** @type {typeof import("./inpage.d.ts").env} */
 export const env = strict("env", SETTINGS);
 
 /**
- * An object whose unknown names raise, for reading and for writing.
- * @template {object} T
+ * An object whose unknown names raise, for reading and for writing, and values of another type. A group of settings is
+ * changed by another object's.
+ * @template {Record<string, any>} T
  * @param {string} title
  * @param {T} fields
+ * @param {Record<string, string>} [nullable]  The types of fields that may be null.
  * @returns {T}
  */
-function strict(title, fields) {
+function strict(title, fields, nullable = {}) {
   const check = (/** @type {string | symbol} */ name) => {
     if (typeof name === "symbol" || name in fields) return;
     throw failure("config", `${title} has no setting "${name}".`, `It has: ${Object.keys(fields).join(", ")}.`);
   };
-  return new Proxy(fields, {
-    get: (target, name) => (check(name), Reflect.get(target, name)),
-    set: (target, name, value) => (check(name), Reflect.set(target, name, value)),
-  });
+  const set = (/** @type {Record<string, any>} */ target, /** @type {any} */ name, /** @type {any} */ value) => {
+    check(name);
+    if (value instanceof URL) value = value.href;
+    const kind = nullable[name] ?? typeof target[name];
+    if (typeof value !== kind && !(name in nullable && value == null)) {
+      throw failure("config", `${title}.${name} takes a ${kind}, not ${JSON.stringify(value)}.`);
+    }
+    if (kind === "object") Object.assign(target[name], value);
+    else target[name] = value;
+    return true;
+  };
+  return /** @type {T} */ (new Proxy(fields, { get: (target, name) => (check(name), Reflect.get(target, name)), set }));
 }
 
 /** The settings that Python has, in its spelling; addresses are relative to the page, not to the worker. */
@@ -84,7 +98,7 @@ const absoluteURL = (url) => new URL(url, globalThis.document?.baseURI ?? locati
 /** @param {object} fields */
 const snakeCase = (fields) =>
   Object.fromEntries(
-    Object.entries(fields).map(([name, value]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), value ?? undefined]),
+    Object.entries(fields).map(([name, value]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), value ?? null]),
   );
 
 // Values
@@ -134,7 +148,7 @@ const isPlain = (value) =>
   value !== null && typeof value === "object" && [Object.prototype, null].includes(Object.getPrototypeOf(value));
 
 /**
- * A value as messages have it. Typed arrays are copied into `transfer`, so that the caller's stay whole.
+ * A value as messages have it; fields that are undefined are left out. Typed arrays are copied into `transfer`, so that the caller's stay whole.
  * @param {any} value
  * @param {ArrayBuffer[]} transfer
  * @returns {any}
@@ -146,7 +160,7 @@ function encode(value, transfer) {
     return { $type: "tensor", dtype: value.type, dims: value.dims, data: encode(value.data, transfer) };
   }
   if (Array.isArray(value)) return value.map((item) => encode(item ?? null, transfer));
-  if (isPlain(value)) return mapValues(value, (item) => encode(item ?? null, transfer));
+  if (isPlain(value)) return mapValues(defined(value), (item) => encode(item, transfer));
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     const copy = /** @type {Uint8Array<ArrayBuffer>} */ (value).slice();
     transfer.push(copy.buffer);
@@ -156,6 +170,9 @@ function encode(value, transfer) {
   const kind = value.constructor?.name ?? typeof value;
   throw failure("input", `A ${kind} cannot be sent to the worker.`, "Send plain values, typed arrays or tensors.");
 }
+
+/** @param {Record<string, any>} fields */
+const defined = (fields) => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 
 /** @param {Record<string, any>} fields @param {(value: any) => any} change */
 const mapValues = (fields, change) =>
@@ -250,6 +267,12 @@ class Connection {
    */
   async request(method, params, { signal, progress } = {}) {
     if (this.ended) throw failure("disposed", `The object is gone: ${this.ended.message}`, "Create it again.");
+    if (progress != null && typeof progress !== "function") {
+      throw failure("input", `progress_callback is a function of an event, not a ${typeof progress}.`);
+    }
+    if (signal != null && typeof signal.addEventListener !== "function") {
+      throw failure("input", `signal is an AbortSignal, not a ${typeof signal}.`);
+    }
     if (signal?.aborted) throw aborted(signal);
     const id = ++this.#last;
     /** @type {ArrayBuffer[]} */

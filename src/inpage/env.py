@@ -133,6 +133,11 @@ class WasmSettings(Settings):
     def _accepted(self, name: str, default: Any) -> tuple[type, ...]:
         return (str if name == "variant" else int, type(None))
 
+    def _check(self, name: str, value: Any) -> None:
+        super()._check(name, value)
+        if isinstance(value, int) and value < 1:
+            raise ConfigError(f"{self._title}.{name} takes None or a number from 1, not {value!r}.", setting=name)
+
 
 class Environment(Settings):
     """The settings object. Create none: use `inpage.env`."""

@@ -7,7 +7,10 @@ a coroutine runs to its end in one step; under Pyodide they suspend.
 import sys
 from collections.abc import Coroutine, Generator
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from .errors import UnsupportedError
 
 T = TypeVar("T")
 
@@ -70,6 +73,15 @@ async def gather(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def import_numpy(purpose: str) -> Any:
+    """The module NumPy. Raises UnsupportedError, naming the purpose, where there is none."""
+    try:
+        return import_module("numpy")
+    except ImportError as error:
+        hint = 'In Pyodide: await pyodide.loadPackage("numpy").' if IN_PYODIDE else "Install it: pip install numpy"
+        raise UnsupportedError(f"{purpose} needs NumPy, which cannot be imported here.", hint=hint) from error
 
 
 class Awaitable:

@@ -79,7 +79,10 @@ class Site:
 
 
 def _inside(folder: str, path: str) -> str | None:
-    """The file `path` of `folder`, if it is a file and the path does not lead out of it."""
+    """The file `path` of `folder`, if it is a file and the path does not lead out of it.
+
+    Links are followed: the folders of hub caches are made of them.
+    """
     if not stays_inside(path):
         return None
     found = os.path.join(folder, *path.split("/"))

@@ -201,6 +201,42 @@ def test_errors_cross_with_their_code(page: Opened, call: str, code: str | None,
     assert error["hint"]
 
 
+def test_an_option_that_is_undefined_is_not_given(page: Opened) -> None:
+    got = page.run("""
+        const left = {dtype: undefined, revision: undefined, subfolder: undefined, token: undefined};
+        const extract = await inpage.pipeline("feature-extraction", "golden/bert-base", left);
+        const {dims} = await extract("a", {pooling: undefined, normalize: undefined, signal: undefined});
+        const code = await extract("a", {pooling: null}).catch((error) => error.code);
+        await extract.dispose();
+        return {dims, code};
+    """)
+    assert got == {"dims": [1, 3, 32], "code": "input"}
+
+
+@pytest.mark.parametrize("option", ["signal", "progress_callback"])
+def test_options_of_the_page_are_checked(page: Opened, option: str) -> None:
+    errors = page.run(
+        """
+        const calls = [3, {}, "x"].map((value) => inpage.create("env.as_dict", {[option]: value}));
+        return (await Promise.allSettled(calls)).map(({reason}) => [reason?.code, reason?.message]);
+        """,
+        option=option,
+    )
+    assert all(code == "input" and option in message for code, message in errors)
+
+
+def test_what_needs_numpy_says_so(page: Opened) -> None:
+    codes = page.run("""
+        const tokenizer = await inpage.AutoTokenizer.from_pretrained("golden/bert-base");
+        const calls = [tokenizer("a", {return_tensors: "np"}),
+                       inpage.AutoModel.from_pretrained("golden/bert-base", {device: "reference"})];
+        const errors = (await Promise.allSettled(calls)).map(({reason}) => [reason?.code, reason?.message]);
+        await tokenizer.dispose();
+        return errors;
+    """)
+    assert all(code == "unsupported" and "NumPy" in message for code, message in codes)
+
+
 def test_tensors_are_checked_in_the_page(page: Opened) -> None:
     errors = page.run("""
         const codes = [];
@@ -226,16 +262,22 @@ def test_settings_are_pythons(page: Opened) -> None:
     shown = page.run("""
         let refused;
         try { inpage.env.remotHost = "x"; } catch (error) { refused = [error.code, error.message]; }
-        inpage.env.cacheName = 3;
-        const wrong = await inpage.create("env.as_dict").catch((error) => error.code);
+        const wrong = [];
+        for (const set of [
+            () => { inpage.env.cacheName = 3; }, () => { inpage.env.remoteHost = null; },
+            () => { inpage.env.wasm = 3; },
+            () => { inpage.env.wasm.numThreads = "2"; }, () => { inpage.env.wasm = {threads: 2}; },
+        ]) try { set(); wrong.push("taken"); } catch (error) { wrong.push(error.code); }
+        inpage.env.wasm.numThreads = 0;
+        wrong.push(await inpage.create("env.as_dict").then(() => "taken", (error) => error.code));
         inpage.env.cacheName = "other";
-        inpage.env.wasm.numThreads = 2;
+        inpage.env.wasm = {numThreads: 2};
         const set = await inpage.create("env.as_dict");
         inpage.env.cacheName = "inpage";
         inpage.env.wasm.numThreads = null;
         return {refused, wrong, set, reset: await inpage.create("env.as_dict")};
     """)
-    assert shown["refused"][0] == shown["wrong"] == "config"
+    assert [shown["refused"][0], *shown["wrong"]] == ["config"] * 7
     assert "remoteHost" in shown["refused"][1]
     assert (shown["set"]["cache_name"], shown["set"]["wasm"]["num_threads"]) == ("other", 2)
     known = env.as_dict()

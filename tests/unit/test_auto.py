@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inpage import AutoConfig, AutoModel, ops
+from inpage import AutoConfig, AutoModel, AutoTokenizer, ops, pipeline
 from inpage.errors import (
     ConfigError,
     CorruptFileError,
@@ -32,9 +32,11 @@ from inpage.models.bert import BertConfig, BertForMaskedLM, BertModel
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.distilbert import DistilBertConfig
 from inpage.models.electra import ElectraConfig, ElectraModel
+from inpage.models.gemma2 import Gemma2Config
 from inpage.models.modeling import PreTrainedModel
 from inpage.models.mpnet import relative_bucket
 from inpage.models.outputs import ModelOutput
+from inpage.models.roberta import RobertaConfig
 
 ENCODERS = Path(__file__).parent.parent / "golden" / "encoders"
 BERT = str(ENCODERS / "bert-base")
@@ -104,11 +106,51 @@ def test_labels() -> None:
         ({"id2label": ["a", "b"]}, "id2label"),
         ({"id2label": {"a": 1}}, "id2label"),
         ({"id2label": {"0": "a"}, "num_labels": 2}, "num_labels"),
+        ({"num_labels": "2"}, "num_labels"),
+        *(({"num_hidden_layers": count}, "num_hidden_layers must be 1 to 10,000") for count in (-1, 0, 10**12)),
+        ({"pad_token_id": 0.5}, "pad_token_id"),
+        ({"eos_token_id": [1, "2"]}, "eos_token_id"),
+        *(({key: None}, key) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")),
     ],
 )
 def test_wrong_configurations(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BertConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": []},
+        {"model_type": 3},
+        {"model_type": "new", "architectures": 3},
+        {"model_type": "new", "architectures": [3]},
+        {"model_type": "new", "auto_map": 3},
+        {"id2label": 3},
+        {"quantization_config": 3},
+        {"id2label": "ab"},
+        {"num_hidden_layers": None},
+    ],
+)
+def test_wrong_configuration_files(changes: dict[str, Any], tmp_path: Path) -> None:
+    name = repository(tmp_path, **changes)
+    shutil.copy(ENCODERS / "bert-base" / "tokenizer.json", tmp_path)
+    for load in (AutoModel.from_pretrained, AutoConfig.from_pretrained):
+        with pytest.raises(ConfigError, match=list(changes)[-1]):
+            load(name)
+    with pytest.raises(ConfigError, match=list(changes)[-1]):
+        pipeline(None, name)
+
+
+def test_roberta_needs_a_padding_token() -> None:
+    with pytest.raises(ConfigError, match="pad_token_id"):
+        RobertaConfig(pad_token_id=None)
+
+
+def test_keys_that_decoders_may_leave_empty() -> None:
+    assert Gemma2Config(attn_logit_softcapping=None, sliding_window=None).attn_logit_softcapping is None
+    with pytest.raises(ConfigError, match="n_layers"):
+        DistilBertConfig(num_hidden_layers=None)
 
 
 def test_defaults_are_those_of_transformers() -> None:
@@ -276,6 +318,42 @@ def test_unknown_options() -> None:
         AutoModel.from_pretrained(BERT, device="abacus")
     with pytest.raises(UnsupportedError, match=r"'flash'.*sdpa, eager"):
         AutoModel.from_pretrained(BERT, attn_implementation="flash")
+
+
+@pytest.mark.parametrize("auto_class", [AutoConfig, AutoModel, AutoTokenizer])
+def test_places_and_options_of_another_form(auto_class: Any) -> None:
+    for name in (None, 3, b"x", [BERT], object()):
+        with pytest.raises(InputError, match="A repository is named"):
+            auto_class.from_pretrained(name)
+    wrong = {"revision": 3, "subfolder": 3, "token": 3, "local_files_only": "no", "progress_callback": "print"}
+    for option, value in wrong.items():
+        with pytest.raises(InputError, match=option):
+            auto_class.from_pretrained(BERT, **{option: value})
+
+
+def test_a_path_and_options_left_open() -> None:
+    options: dict[str, Any] = {"revision": None, "subfolder": None, "token": None}
+    AutoModel.from_pretrained(Path(BERT), device="reference", **options).dispose()
+    assert AutoTokenizer.from_pretrained(Path(BERT), **options).cls_token == "[CLS]"
+    with pipeline("feature-extraction", Path(BERT), tokenizer=Path(BERT), device="reference", **options) as extract:
+        assert extract("a", pooling="mean").shape == (1, 32)
+
+
+def test_options_of_loading_that_are_no_names() -> None:
+    for option in ("device", "attn_implementation"):
+        with pytest.raises(UnsupportedError, match=option.partition("_")[0]):
+            AutoModel.from_pretrained(BERT, **{option: [option]})
+    with pytest.raises(UnsupportedError, match="dtype"):
+        AutoModel.from_pretrained(BERT, dtype=["fp32"])
+    with pytest.raises(InputError, match="dtype"):
+        AutoModel.from_pretrained(BERT, dtype={3: "fp32"})
+    for config in (3, {}):
+        with pytest.raises(InputError, match="config="):
+            AutoModel.from_pretrained(BERT, config=config)
+    with pytest.raises(UnsupportedError, match="task"):
+        pipeline(["fill-mask"], BERT)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="model_kwargs"):
+        pipeline("feature-extraction", BERT, model_kwargs=3)  # pyright: ignore[reportArgumentType]
 
 
 def test_given_repository() -> None:

@@ -58,7 +58,14 @@ def test_unknown_names_raise_with_a_hint(env: Environment, name: str, hint: str)
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("remote_host", None), ("use_fs_cache", 1), ("cache_dir", 3), ("wasm", 4), ("wasm", {"num_threads": True})],
+    [
+        ("remote_host", None),
+        ("use_fs_cache", 1),
+        ("cache_dir", 3),
+        ("wasm", 4),
+        ("wasm", {"num_threads": True}),
+        *(("wasm", {name: value}) for name in ("num_threads", "max_memory") for value in (0, -1)),
+    ],
 )
 def test_values_of_the_wrong_type_raise(env: Environment, name: str, value: object) -> None:
     with pytest.raises(ConfigError):

@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sub" / "config.json").write_text('{"sub": true}')
     (folder / "model.safetensors").write_bytes(WEIGHTS)
     (folder / "broken.json").write_text('{"a": ')
+    (folder / "deep.json").write_text("[" * 100_000)
     (folder / "empty.bin").write_bytes(b"")
     return folder
 
@@ -151,8 +152,9 @@ def test_an_invalid_file_name_raises(repository: Any) -> None:
 
 
 def test_broken_json_is_not_kept(repository: Any) -> None:
-    with pytest.raises(CorruptFileError):
-        finish(repository().json("broken.json"))
+    for name in ("broken.json", "deep.json"):
+        with pytest.raises(CorruptFileError):
+            finish(repository().json(name))
     assert not kept()
 
 
@@ -449,9 +451,28 @@ def test_a_lost_segment_is_made_good(server: FaultyServer, repository: Any) -> N
     folder = Path(env.cache_dir or "") / env.cache_name
     (segment,) = folder.glob("*.2")
     segment.write_bytes(segment.read_bytes()[:-1])
-    assert load(repository()) == WEIGHTS
+    events: list[dict[str, Any]] = []
+    assert load(repository(progress_callback=events.append)) == WEIGHTS
+    assert [event["status"] for event in events].count("download") == 1
+    assert (events[-1]["status"], events[-1]["cached"]) == ("done", False)
+    progress = [event["progress"] for event in events if event["status"] == "progress"]
+    assert progress == sorted(progress) and progress[-1] == 100
     assert load(repository()) == WEIGHTS
     assert len(server.downloads("model.safetensors")) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_lost_segment_of_an_interrupted_download_is_made_good(
+    server: FaultyServer, repository: Any, number: int
+) -> None:
+    interrupt(repository(), after=2.5)
+    (segment,) = (Path(env.cache_dir or "") / env.cache_name).glob(f"*.{number}")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    events: list[dict[str, Any]] = []
+    assert load(repository(progress_callback=events.append)) == WEIGHTS
+    assert events[-1]["status"] == "done"
+    assert load(repository()) == WEIGHTS
+    assert len(server.downloads("model.safetensors")) == 3
 
 
 def test_a_broken_manifest_is_no_manifest(server: FaultyServer, repository: Any) -> None:
@@ -462,6 +483,47 @@ def test_a_broken_manifest_is_no_manifest(server: FaultyServer, repository: Any)
     assert list_cached() == []
     assert load(repository()) == WEIGHTS
     assert list_cached()[0]["complete"]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        3,
+        [],
+        {"segment": 0},
+        {"segment": "1"},
+        {"segments": 10**12},
+        {"segments": -1},
+        {"size": None},
+        {"size": -1},
+        {"size": len(WEIGHTS) + SEGMENT},
+        {"complete": "yes"},
+        {"url": "http://127.0.0.1/other"},
+        {"url": 3},
+        {"name": None},
+        {"time": "now"},
+        {"sha256": 3},
+        {"sources": []},
+        {"sources": {"http://127.0.0.1/other": 3}},
+    ],
+    ids=str,
+)
+def test_a_manifest_of_nonsense_is_no_manifest(server: FaultyServer, repository: Any, nonsense: Any) -> None:
+    load(repository())
+    (manifest,) = (Path(env.cache_dir or "") / env.cache_name).glob("*.manifest")
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(values | nonsense if isinstance(nonsense, dict) else nonsense))
+    assert all(isinstance(entry["url"], str) for entry in list_cached())
+    assert load(repository()) == WEIGHTS
+    assert len(server.downloads("model.safetensors")) == 2
+    assert find_outdated() == []
+    assert [entry["size"] for entry in delete_cached()] == [len(WEIGHTS)]
+
+
+def test_a_manifest_that_goes_while_it_is_listed(repository: Any) -> None:
+    load(repository())
+    (Path(env.cache_dir or "") / env.cache_name / "gone.manifest").symlink_to("nowhere")
+    assert [entry["file"] for entry in list_cached()] == ["model.safetensors"]
 
 
 def test_list_and_delete(repository: Any) -> None:

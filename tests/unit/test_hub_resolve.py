@@ -106,7 +106,8 @@ def test_plain_folders_have_no_revision() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a\\b", "C:x", "http://x/y", "a\n", "a\0", "a/"]
+    "path",
+    ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a\\b", "C:x", "http://x/y", "a\n", "a\0", "a/", "a\ud800"],
 )
 def test_paths_that_lead_out_raise(path: str) -> None:
     with pytest.raises(InputError):

@@ -34,6 +34,7 @@ MODELS = {
     "question-answering": "bert-qa",
     "zero-shot-classification": "bert-cls",
 }
+TEXT_TASKS = [task for task in MODELS if task != "question-answering"]  # with options of the tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +218,35 @@ def test_unknown_options_are_refused_with_the_known_ones(pipes: dict[str, Any], 
         pipes[task]("a", batch_size=0)
     with pytest.raises(InputError, match="by position"):
         pipes[task]("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "value"),
+    [
+        *((task, "tokenizer_kwargs", value) for task in MODELS for value in (3, [("max_length", 8)])),
+        *((task, "add_special_tokens", value) for task in TEXT_TASKS for value in (None, "false", 0)),
+        ("feature-extraction", "normalize", "no"),
+        ("feature-extraction", "return_tensors", "pt"),
+        *(("token-classification", "ignore_labels", value) for value in (None, 3, "O", [None])),
+        ("token-classification", "is_split_into_words", 1),
+        ("token-classification", "delimiter", None),
+        *(("fill-mask", "targets", value) for value in (3, [["the"]], [None])),
+        *(("question-answering", name, "yes") for name in ("align_to_words", "handle_impossible_answer")),
+        *(("zero-shot-classification", "candidate_labels", value) for value in (None, 3, [None], [["a"]], {"a": 1})),
+        *(
+            ("zero-shot-classification", "hypothesis_template", value)
+            for value in (3, "{", "{} {}", "{label}", "{0.x}")
+        ),
+        ("zero-shot-classification", "multi_label", None),
+    ],
+)
+def test_options_of_another_type_are_refused_by_name(pipes: dict[str, Any], task: str, option: str, value: Any) -> None:
+    arguments = {"question-answering": ["a?", "b"], "zero-shot-classification": ["a"]}.get(task, ["a [MASK]"])
+    options = {"candidate_labels": ["b"]} if task == "zero-shot-classification" else {}
+    if option == "delimiter":
+        options, arguments = {"is_split_into_words": True}, [["a", "b"]]
+    with pytest.raises(InputError, match=option):
+        pipes[task](*arguments, **(options | {option: value}))
 
 
 def test_arguments_come_by_name_too(classify: Any) -> None:

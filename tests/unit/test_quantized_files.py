@@ -188,6 +188,7 @@ def test_weights_are_never_turned_twice(executor: Executor, dtype: Any) -> None:
     [
         ({"inpage.format": "2"}, "format version '2'"),
         ({"inpage.quantization": "["}, "malformed"),
+        ({"inpage.quantization": "[" * 100_000}, "malformed"),
         ({"inpage.quantization": '{"linear.weight": {"layout": "q3", "group_size": 32}}'}, "'q3'"),
         ({"inpage.quantization": '{"linear.weight": {"layout": "q4", "group_size": 64}}'}, "groups of 64"),
         ({"inpage.quantization": '{"absent": {"layout": "q4", "group_size": 32}}'}, "lacks the matrix 'absent'"),
@@ -365,6 +366,10 @@ def test_permuted_columns(executor: Executor) -> None:
         (AWQ | {"version": "gemv"}, {}, UnsupportedError, "'gemv'"),
         (AWQ | {"zero_point": False}, {}, UnsupportedError, "without zero points"),
         (COMPRESSED | {"config_groups": {"a": {"weights": {"type": "float"}}}}, {}, UnsupportedError, "integers"),
+        *(
+            (COMPRESSED | {"config_groups": groups}, {}, CheckpointError, "config_groups")
+            for groups in (3, {"a": 3}, {"a": {"weights": 3}})
+        ),
         (COMPRESSED, Weight(16, True).compressed(), UnsupportedError, "multiples of 32"),
     ],
 )

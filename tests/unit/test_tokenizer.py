@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from inpage import AutoTokenizer, Tensor
-from inpage.errors import InputError, UnsupportedError
+from inpage.errors import ConfigError, InputError, UnsupportedError
 from inpage.processing.batch_encoding import BatchEncoding
 from inpage.processing.tokenizer import PreTrainedTokenizer
 from tests.golden.tokenizers.cases import ENCODERS
@@ -104,6 +104,20 @@ def test_overflow(tokenizer: PreTrainedTokenizer) -> None:
     assert len(tokenizer(TEXTS, **options)["input_ids"]) == 2
 
 
+FLAGS = (
+    "add_special_tokens",
+    "is_split_into_words",
+    "return_token_type_ids",
+    "return_attention_mask",
+    "return_overflowing_tokens",
+    "return_special_tokens_mask",
+    "return_offsets_mapping",
+    "return_length",
+    "split_special_tokens",
+    "verbose",
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "part"),
     [
@@ -128,6 +142,12 @@ def test_overflow(tokenizer: PreTrainedTokenizer) -> None:
         (("a",), {"truncation": True, "max_length": 4, "stride": 2, "add_special_tokens": False}, "at most 1"),
         (("a",), {"max_length": -1}, "max_length is an integer from 0"),
         (("a",), {"max_length": 8.5}, "max_length is an integer from 0"),
+        (("a",), {"max_length": True}, "max_length is an integer from 0"),
+        (("a",), {"max_length": 10**30}, "max_length is an integer from 0"),
+        (("a",), {"padding": True, "pad_to_multiple_of": 10**30}, "pad_to_multiple_of is an integer from 1"),
+        (("a",), {"padding": True, "padding_side": ""}, "padding_side"),
+        ((["a"], 3), {}, "same length"),
+        *(((TEXTS,), {name: value}, name) for name in FLAGS for value in ("no", 1)),
         (("a",), {"truncation": True, "stride": -1}, "stride is an integer from 0"),
         (("a",), {"padding": True, "pad_to_multiple_of": 0}, "pad_to_multiple_of is an integer from 1"),
         (("bad \ud800 surrogate",), {}, "Unicode"),
@@ -286,6 +306,30 @@ def test_decoding(tokenizer: PreTrainedTokenizer) -> None:
         tokenizer.decode([-100])
 
 
+def test_what_is_no_id_or_token_is_refused(tokenizer: Any) -> None:
+    for ids in ("x", None, [None], ["a"], [1.5], -1, [-1], [10**30], [[1], 2], [1, [2]], {"a": 1}, object()):
+        for call in (tokenizer.decode, tokenizer.convert_ids_to_tokens):
+            with pytest.raises(InputError, match="token ids"):
+                call(ids)
+    for sequences in (1, None, "x", [None], [[-1]], object()):
+        with pytest.raises(InputError, match="token ids"):
+            tokenizer.batch_decode(sequences)
+    for tokens in (1, None, [1], [None], [["a"]]):
+        with pytest.raises(InputError, match="tokens"):
+            tokenizer.convert_tokens_to_ids(tokens)
+        with pytest.raises(InputError, match="tokens"):
+            tokenizer.convert_tokens_to_string(tokens)
+        with pytest.raises(InputError, match="tokens"):
+            tokenizer.add_tokens(tokens)
+    for special in ([], None, {"pad_token": 3}, {"extra_special_tokens": "abc"}):
+        with pytest.raises((InputError, ConfigError)):
+            tokenizer.add_special_tokens(special)
+    assert tokenizer.batch_decode([2, 3]) == ["[CLS]", "[SEP]"]
+    for name in ("skip_special_tokens", "clean_up_tokenization_spaces"):
+        with pytest.raises(InputError, match=name):
+            tokenizer.decode([2], **{name: "no"})
+
+
 def test_clean_up_of_spaces() -> None:
     tokenizer = load("albert-base")
     ids = tokenizer.encode("a , b . it 's", add_special_tokens=False)
@@ -327,7 +371,9 @@ def test_pad_of_one_text_and_of_ids_alone(tokenizer: PreTrainedTokenizer) -> Non
     }
     assert tokenizer.pad({"input_ids": [[2], [2, 3]]}, return_attention_mask=False) == {"input_ids": [[2, 0], [2, 3]]}
     assert tokenizer.pad({"input_ids": [[2], [2, 3]]}, padding=False)["input_ids"] == [[2], [2, 3]]
-    for wrong in ({}, [], {"attention_mask": [1]}):
+    ids = (1, "x", None, {"a": 1}, [[1], 2], [None], ["a"], [[[1]]])
+    for wrong in ({}, [], {"attention_mask": [1]}, [{"input_ids": [1]}, {}], [{"input_ids": [1]}, 3],
+                  *({"input_ids": value} for value in ids)):  # fmt: skip
         with pytest.raises(InputError, match="input_ids"):
             tokenizer.pad(wrong)
     with pytest.raises(InputError, match="1 rows"):

@@ -208,6 +208,45 @@ def test_damaged_files(tmp_path: Path) -> None:
         load(tokenizer_config__json={"cls_token": 3})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("model_max_length", value) for value in ("x", [1], float("nan"), -1)),
+        *(("model_input_names", value) for value in (3, "input_ids", [3])),
+        *(("added_tokens_decoder", value) for value in (3, {"a": {"content": "b"}}, {"1": 3}, [])),
+        *(("extra_special_tokens", value) for value in (3, "abc", [3], {"a": 3})),
+        *(("additional_special_tokens", value) for value in (3, "abc", [None])),
+        *(("chat_template", value) for value in (3, [3], [{"name": "x"}], [{"name": 3, "template": "a"}], {"a": 3})),
+        *((name, 3) for name in ("tokenizer_class", "pad_token", "padding_side", "truncation_side")),
+        *((name, "no") for name in ("clean_up_tokenization_spaces", "split_special_tokens", "do_lower_case")),
+        ("strip_accents", 3),
+    ],
+)
+def test_settings_of_another_form(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        load(tokenizer_config__json={"tokenizer_class": "BertTokenizer", name: value})
+    if name != "tokenizer_class":
+        with pytest.raises((ConfigError, InputError), match=name):
+            load({name: value})
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config__json", "special_tokens_map__json", "config__json"])
+def test_files_that_are_no_objects(file: str) -> None:
+    for value in (3, '"x"', ["x"], True):
+        with pytest.raises(ConfigError, match=file.replace("__", ".")):
+            load(**{"config__json": {"model_type": "bert"}, file: value})
+    for value in ([], {}, 3):
+        with pytest.raises(ConfigError, match="model_type"):
+            load(config__json={"model_type": value})
+    with pytest.raises(ConfigError, match="additional_special_tokens"):
+        load(special_tokens_map__json={"additional_special_tokens": 3})
+
+
+def test_unlimited_lengths() -> None:
+    for value in (None, 10**30, 1e30, float("inf")):
+        assert load(tokenizer_config__json={"model_max_length": value}).model_max_length >= 10**20
+
+
 def test_remote_code_is_refused() -> None:
     config = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}}
     with pytest.raises(RemoteCodeError, match="OwnTokenizer"):

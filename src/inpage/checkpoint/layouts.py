@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from .. import nn
-from ..errors import UnsupportedError
+from ..errors import InputError, UnsupportedError
 from .initialize import owners
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Dtype = str | Mapping[str, str] | None
 def check_dtype(dtype: Dtype) -> None:
     """Raise UnsupportedError for dtypes that models cannot be loaded in."""
     for name in dtype.values() if isinstance(dtype, Mapping) else ["fp32" if dtype is None else dtype]:
-        if name not in LAYOUT_OF:
+        if not isinstance(name, str) or name not in LAYOUT_OF:
             raise UnsupportedError(
                 f"dtype {name!r} is not supported.", hint=f"Use one of {', '.join(LAYOUT_OF)}.", dtype=name
             )
@@ -50,6 +50,10 @@ def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
     taken as they are.
     """
     dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
+    if not all(isinstance(pattern, str) for pattern in dtypes):
+        raise InputError(
+            f"dtype has patterns of names as keys, not {next(p for p in dtypes if not isinstance(p, str))!r}."
+        )
     unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()
     parameters = dict(model.named_parameters())
     spared = {id(parameters[name]) for name in model.tied_weights_keys}

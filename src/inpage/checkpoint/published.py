@@ -40,7 +40,13 @@ def published_bundles(config: Mapping[str, Any], tensors: Tensors) -> dict[str, 
 
 
 def _compressed(config: Mapping[str, Any], tensors: Tensors) -> dict[str, Bundle]:
-    schemes = [group.get("weights") or {} for group in (config.get("config_groups") or {}).values()]
+    groups = config.get("config_groups") or {}
+    try:
+        schemes: list[dict[str, Any]] = [dict(group.get("weights") or {}) for group in groups.values()]
+    except (AttributeError, TypeError, ValueError):
+        raise CheckpointError(
+            f"config.json has malformed config_groups: {groups!r:.80}.", hint="Expected groups by name, with weights."
+        ) from None
     if config.get("quantization_status") not in ("compressed", None) or not schemes:
         raise _unsupported("a compressed-tensors checkpoint that is not compressed", "It has no quantised tensors")
     for scheme in schemes:

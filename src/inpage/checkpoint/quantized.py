@@ -102,7 +102,7 @@ def bundles_of(file: CheckpointFile, shapes: Mapping[str, tuple[int, ...]]) -> d
     try:
         described = json.loads(file.metadata.get(QUANTIZATION_KEY, "{}"))
         layouts = {name: (each["layout"], each["group_size"]) for name, each in described.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _wrong(file.name, f"has a malformed {QUANTIZATION_KEY}") from None
     return {name: _bundle(file, name, *each, shapes.get(name)) for name, each in layouts.items()}
 

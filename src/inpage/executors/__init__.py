@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedError
+from ..runtime import import_numpy
 
 if TYPE_CHECKING:
     from .base import Executor
@@ -15,10 +16,12 @@ _open: dict[str, "Executor"] = {}
 def acquire(device: str) -> "Executor":
     """The shared executor of `device`, made on first use. Pair every call with one of `release`.
 
-    Raises UnsupportedError for an unknown device.
+    Raises UnsupportedError for an unknown device, and for the reference without NumPy.
     """
-    if device not in _CLASSES:
+    if not isinstance(device, str) or device not in _CLASSES:
         raise UnsupportedError(f"Unknown device {device!r}.", hint=f"Devices are: {', '.join(_CLASSES)}.")
+    if device == "reference":
+        import_numpy('device="reference"')
     executor = _open.get(device)
     if executor is None:
         module, name = _CLASSES[device]

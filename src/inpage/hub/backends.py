@@ -127,7 +127,8 @@ class FileBackend:
         found = []
         for name in sorted(os.listdir(self._folder)):
             if name.endswith(".manifest"):
-                with open(os.path.join(self._folder, name), "rb") as file:
+                # Another process may have deleted it meanwhile.
+                with suppress(FileNotFoundError), open(os.path.join(self._folder, name), "rb") as file:
                     found.append(file.read())
         return found
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..errors import InputError
+
 ProgressCallback = Callable[[dict[str, Any]], Any]
 
 _INTERVAL = 0.05  # seconds between two progress events of a file: a page cannot show more, and each crosses threads
@@ -38,7 +40,11 @@ class Progress:
 
     @classmethod
     def of(cls, callback: ProgressCallback | Progress | None) -> Progress:
-        return callback if isinstance(callback, Progress) else cls(callback)
+        if isinstance(callback, Progress):
+            return callback
+        if callback is not None and not callable(callback):
+            raise InputError(f"progress_callback is a function of an event, not {callback!r:.60}.")
+        return cls(callback)
 
     @property
     def wanted(self) -> bool:
@@ -116,9 +122,10 @@ class FileProgress:
     def start(self, total: int | None, loaded: int = 0) -> None:
         """Bytes begin to flow (`download`): `total` of them, if that is known, of which `loaded` need not."""
         self._total, self._loaded = total or 0, loaded
-        self._speaks = self._progress.start(self._file)
-        if self._speaks:
-            self.send("download")
+        if not self._speaks:  # else it begins once more, from another place
+            self._speaks = self._progress.start(self._file)
+            if self._speaks:
+                self.send("download")
 
     def advance(self, nbytes: int) -> None:
         self._loaded += nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from copy import copy
 from typing import Any
@@ -23,10 +24,10 @@ from .stream import FileStream
 class Repository:
     """Files of the repository `name`: a hub id ("org/name"), the path of a folder, or the http(s) URL of a folder.
 
-    `revision` (branch, tag or commit) is for hub ids; `subfolder` is a path inside the repository; `token` goes to
-    the host of `env.remote_host` only. `progress_callback` is called with events (see `inpage.hub.progress`); loaders
-    that are to be counted together share one `Progress`. `local_files_only` forbids the network, as
-    `env.allow_remote_models = False` does; files in the store can still be had.
+    `revision` (branch, tag or commit; by default "main") is for hub ids; `subfolder` is a path inside the repository;
+    `token` goes to the host of `env.remote_host` only. `progress_callback` is called with events (see
+    `inpage.hub.progress`); loaders that are to be counted together share one `Progress`. `local_files_only` forbids the
+    network, as `env.allow_remote_models = False` does; files in the store can still be had.
 
     Methods raise `FileNotFoundInRepositoryError`, `AccessDeniedError`, `NetworkError`, `CorruptFileError`, and
     `InputError` for names that lead out of the repository.
@@ -34,20 +35,22 @@ class Repository:
 
     def __init__(
         self,
-        name: str,
+        name: str | os.PathLike[str],
         *,
-        revision: str = "main",
-        subfolder: str = "",
+        revision: str | None = None,
+        subfolder: str | None = None,
         token: str | None = None,
         progress_callback: ProgressCallback | Progress | None = None,
         local_files_only: bool = False,
     ) -> None:
-        self.name, self.revision = name, revision
+        self.name, self.revision = _check_name(name), _check_text("revision", revision) or "main"
         self.progress = Progress.of(progress_callback)
+        if not isinstance(local_files_only, bool):
+            raise InputError(f"local_files_only is True or False, not {local_files_only!r:.60}.")
         self._local_files_only = local_files_only
         self._token = _check_token(token)
-        self._subfolder = subfolder
-        self._locations = locate(name, revision, subfolder)
+        self._subfolder = _check_text("subfolder", subfolder)
+        self._locations = locate(self.name, self.revision, self._subfolder)
         self._expected: set[str] = set()
         self._known: dict[str, list[Source]] = {}
 
@@ -105,7 +108,7 @@ class Repository:
             return None
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             await self.forget(filename)
             raise CorruptFileError(f"{filename} of {self.name} is not JSON: {error}.", file=filename) from error
 
@@ -248,6 +251,22 @@ def _if_absent(error: InpageError) -> InpageError:
     if isinstance(error, FileNotFoundInRepositoryError) or error.details.get("html"):
         return error
     raise error
+
+
+def _check_name(name: Any) -> str:
+    path = os.fspath(name) if isinstance(name, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise InputError(
+            f"A repository is named by a text or a path, not by {name!r:.60}.",
+            hint="Give a hub id (org/name), the path of a folder, or the http(s) URL of one.",
+        )
+    return path
+
+
+def _check_text(what: str, value: Any) -> str:
+    if not isinstance(value, str | None):
+        raise InputError(f"{what} is a text, not {value!r:.60}.")
+    return value or ""
 
 
 def _check_token(token: str | None) -> str:

@@ -19,7 +19,7 @@ from .disk import host_folder
 _HUB_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_HUB_PART}(?:/{_HUB_PART})?")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,254}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\\:]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\\:\ud800-\udfff]")
 
 
 @dataclass(frozen=True)

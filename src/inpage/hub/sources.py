@@ -11,7 +11,7 @@ from ..errors import FileNotFoundInRepositoryError, NetworkError, StoreError
 from .backends import Backend
 from .chunk import Chunk
 from .download import download, stored
-from .progress import Progress
+from .progress import FileProgress, Progress
 from .store import Manifest, Store, open_store, read_stored
 from .transport import Body, FileInfo, look
 
@@ -96,9 +96,12 @@ class WebFile:
             stop = None
         if stop is not None and start >= stop:
             return
+        if self._offline and not found:
+            raise self._not_found()
+        report = self._progress.file(self._wanted.name, self._wanted.file, cached=bool(found)) if stop is None else None
         if found:
             try:
-                async for chunk in self._stored(*found, start, stop):
+                async for chunk in self._stored(*found, start, stop, report):
                     start += chunk.nbytes
                     yield chunk
                 return
@@ -106,10 +109,19 @@ class WebFile:
                 pass
         if self._offline:
             raise self._not_found()
-        chunks = self._download(store, start) if stop is None else Body(self._url, self._token, start, stop).chunks()
         try:
-            async for chunk in chunks:
-                yield chunk
+            if report:
+                report.cached = False
+                try:
+                    async for chunk in self._download(store, start, report):
+                        start += chunk.nbytes
+                        yield chunk
+                except StoreError:  # a segment of an interrupted download was damaged; it is removed by now
+                    async for chunk in self._download(store, start, report):
+                        yield chunk
+            else:
+                async for chunk in Body(self._url, self._token, start, stop).chunks():
+                    yield chunk
         except FileNotFoundInRepositoryError:
             await store.remember_absent(self._wanted)
             raise
@@ -154,8 +166,7 @@ class WebFile:
         reason = f"is not in the store, and {self._offline}" if self._offline else "does not exist"
         return FileNotFoundInRepositoryError(f"{self._url} {reason}.", url=self._url)
 
-    async def _download(self, store: Store, start: int) -> AsyncGenerator[Chunk, None]:
-        report = self._progress.file(self._wanted.name, self._wanted.file, cached=False)
+    async def _download(self, store: Store, start: int, report: FileProgress) -> AsyncGenerator[Chunk, None]:
         async for chunk in download(self._wanted, store, self._token, report, self._size):
             skipped = min(start, chunk.nbytes)
             start -= skipped
@@ -163,8 +174,8 @@ class WebFile:
                 yield chunk.slice(skipped, chunk.nbytes)
 
     def _stored(
-        self, backend: Backend, manifest: Manifest, start: int, stop: int | None
+        self, backend: Backend, manifest: Manifest, start: int, stop: int | None, report: FileProgress | None
     ) -> AsyncGenerator[Chunk, None]:
-        if stop is not None:
-            return read_stored(backend, manifest, start, stop)
-        return stored(backend, manifest, self._progress.file(manifest.name, manifest.file, cached=True), start)
+        if report:
+            return stored(backend, manifest, report, start)
+        return read_stored(backend, manifest, start, manifest.stored if stop is None else stop)

@@ -93,10 +93,30 @@ class Manifest:
         """None for what another version, or a broken disk, left behind."""
         try:
             values = json.loads(data)
-            return cls(**{each.name: values[each.name] for each in fields(cls) if each.name != "sources"},
-                       sources=values.get("sources", {}))  # fmt: skip
-        except (ValueError, KeyError, TypeError):
+            found = cls(**{each.name: values[each.name] for each in fields(cls) if each.name != "sources"},
+                        sources=values.get("sources", {}))  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
+        return found if found._is_sound() else None
+
+    def _is_sound(self) -> bool:
+        """Whether every value is of its kind, and the segments are those of the size."""
+        texts = (self.name, self.revision, self.file, self.url)
+        stated = (self.etag, self.validator, self.sha256, self.commit)
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(text, str | None) for text in stated):
+            return False
+        if not (isinstance(self.complete, bool) and isinstance(self.absent, bool) and type(self.time) in (int, float)):
+            return False
+        if not isinstance(self.sources, dict) or not all(
+            isinstance(each, list) and len(each) == len(Identity._fields) for each in self.sources.values()
+        ):
+            return False
+        if type(self.segment) is not int or type(self.segments) is not int or self.segment < 1 or self.segments < 0:
+            return False
+        if self.size is None:
+            return not self.complete
+        most = -(-self.size // self.segment) if type(self.size) is int and self.size >= 0 else -1
+        return self.segments == most if self.complete else self.segments <= most
 
 
 class Store:
@@ -111,10 +131,11 @@ class Store:
         for backend in self.backends:
             data = await backend.get(url, "manifest")
             manifest = Manifest.from_bytes(data.to_bytes()) if data else None
-            if manifest is not None and manifest.complete:
+            if manifest is None or manifest.url != url:
+                continue
+            if manifest.complete:
                 return backend, manifest
-            if manifest is not None:
-                others.append((backend, manifest))
+            others.append((backend, manifest))
         return others[0] if others else None
 
     async def find_complete(self, url: str) -> tuple[Backend, Manifest] | None:

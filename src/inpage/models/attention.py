@@ -26,7 +26,7 @@ ATTENTION_FUNCTIONS: dict[str, AttentionFunction] = {"sdpa": sdpa_attention, "ea
 
 def attention_function(name: str) -> AttentionFunction:
     """The implementation `name`. Raises UnsupportedError."""
-    if name not in ATTENTION_FUNCTIONS:
+    if not isinstance(name, str) or name not in ATTENTION_FUNCTIONS:
         raise UnsupportedError(
             f"Unknown attn_implementation {name!r}.", hint=f"There are: {', '.join(ATTENTION_FUNCTIONS)}."
         )

@@ -9,6 +9,29 @@ if TYPE_CHECKING:
     from ..hub import Repository
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+# Keys that say what a repository holds, and that are read before any class of configuration checks the others.
+_KINDS: dict[str, tuple[type, str]] = {
+    "model_type": (str, "a name"),
+    "architectures": (list, "a list of class names"),
+    "auto_map": (dict, "an object"),
+    "text_config": (dict, "an object"),
+    "id2label": (dict, "a mapping from numbers to labels"),
+    "quantization_config": (dict, "an object"),
+}
+# By their common names: no model does without them, so that null is no value. Nor is it for any "..._eps".
+_NEEDED = (
+    "hidden_size",
+    "inner_group_num",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_groups",
+    "num_hidden_layers",
+    "vocab_size",
+)
+# How often a module is repeated: beyond any model, so that a broken file does not fill the memory with skeletons.
+_MOST_REPEATED = 10_000
+_REPEATS = ("inner_group_num", "num_hidden_groups", "num_hidden_layers")
 _LABEL_KEYS = ("num_labels", "id2label", "label2id")
 # Say what a checkpoint is; giving them to from_pretrained would change nothing.
 _FIXED_KEYS = ("architectures", "auto_map", "model_type", "torch_dtype", "transformers_version")
@@ -106,14 +129,30 @@ class PreTrainedConfig(Awaitable):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def _check_type(self, name: str, value: Any, default: Any) -> None:
+        if name.endswith("_token_id") and value is not None:
+            ids = value if isinstance(value, list) else [value]
+            if not all(type(index) is int for index in ids):
+                raise self._error(name, "a token id, or a list of them", value)
+            return
         kind = {bool: bool, int: int, float: float | int, str: str}.get(type(default))
-        if kind is None or value is None:
+        if kind is None or (value is None and not self._is_needed(name)):
             return
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-        if not fits and not name.endswith("_token_id"):  # those may be lists
+        if fits and isinstance(value, int) and name in self._keys(_REPEATS) and not 1 <= value <= _MOST_REPEATED:
+            raise self._error(name, f"1 to {_MOST_REPEATED:,}", value)
+        if not fits:
             raise self._error(name, f"a value like {default!r}", value)
 
+    def _is_needed(self, name: str) -> bool:
+        return name.endswith("_eps") or name in self._keys(_NEEDED)
+
+    def _keys(self, names: tuple[str, ...]) -> list[str]:
+        """What this model type calls these keys."""
+        return [self.attribute_map.get(name, name) for name in names]
+
     def _labels(self, num_labels: int | None = None, id2label: Any = None, label2id: Any = None) -> dict[int, str]:
+        if num_labels is not None and (not isinstance(num_labels, int) or num_labels < 1):
+            raise self._error("num_labels", "a whole number of at least 1", num_labels)
         if id2label is None:
             return {i: f"LABEL_{i}" for i in range(2 if num_labels is None else num_labels)}
         try:
@@ -144,10 +183,19 @@ class PreTrainedConfig(Awaitable):
 
 
 async def read_config(repository: "Repository") -> dict[str, Any]:
-    """Contents of `config.json`. Raises ConfigError if it is no JSON object."""
+    """Contents of `config.json`. Raises ConfigError if it is no JSON object, or does not say what it is about."""
     values = await repository.json("config.json")
     if not isinstance(values, dict):
         raise ConfigError(f"config.json of {repository.name} is not a JSON object.", hint="Check the repository.")
+    for key, (kind, expected) in _KINDS.items():
+        value = values.get(key)
+        names = value if isinstance(value, list) else []
+        if value is not None and not (isinstance(value, kind) and all(isinstance(name, str) for name in names)):
+            raise ConfigError(
+                f"config.json of {repository.name}: {key} must be {expected}, found {str(value)[:100]!r}.",
+                hint="Check the repository.",
+                key=key,
+            )
     return values
 
 

@@ -240,6 +240,8 @@ async def load(
     from ..checkpoint import WEIGHTS_FILE, check_dtype, load_weights
 
     repository = as_repository(name, revision, subfolder, token, local_files_only, progress_callback)
+    if not isinstance(config, PreTrainedConfig | None):
+        raise InputError(f"config= takes a configuration, not {config!r:.60}.", hint="Load one with AutoConfig.")
     if trust_remote_code:
         raise remote_code_error("trust_remote_code=True asks for it")
     check_dtype(dtype)

@@ -28,6 +28,11 @@ class RobertaConfig(PreTrainedConfig):
         "eos_token_id": 2,
     }
 
+    def _check_values(self) -> None:
+        super()._check_values()
+        if not isinstance(self.pad_token_id, int):  # positions begin after it
+            raise self._error("pad_token_id", "a token id", self.pad_token_id)
+
 
 class RobertaEmbeddings(OffsetEmbeddings):
     def __init__(self, config: PreTrainedConfig) -> None:

@@ -1,6 +1,7 @@
 """Tasks: a model with its tokenizer behind one call on texts."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -74,6 +75,12 @@ def pipeline(
             f"pipeline({task or ''!r}) needs a model: nothing is loaded that was not named.",
             hint='Name a repository, as in pipeline("feature-extraction", "sentence-transformers/all-MiniLM-L6-v2").',
         )
+    if isinstance(model, os.PathLike):
+        model = os.fspath(model)
+    if isinstance(tokenizer, os.PathLike):
+        tokenizer = os.fspath(tokenizer)
+    if not isinstance(model_kwargs, Mapping | None):
+        raise InputError(f"model_kwargs is a mapping of arguments, not {model_kwargs!r:.60}.")
     place = {"revision": revision, "subfolder": subfolder, "token": token, "local_files_only": local_files_only}
     loading = {"dtype": dtype, "device": device}
     for name, value in (model_kwargs or {}).items():
@@ -109,6 +116,7 @@ async def _load(
     """The pipeline of a repository, model and tokenizer loaded at once, their progress counted together."""
     from ..hub import Progress, Repository
     from ..models import auto
+    from ..models.configuration import read_config
     from ..models.modeling import load
     from ..processing.tokenizer import AutoTokenizer
 
@@ -117,7 +125,7 @@ async def _load(
     expected = _MODEL_FILES if tokenizer is not None else _MODEL_FILES + _TOKENIZER_FILES
     if task is None:
         await repository.expect(*expected)
-        task = _task_of((await repository.json("config.json")).get("architectures") or [])
+        task = _task_of((await read_config(repository)).get("architectures") or [])
     chosen = pipeline_class(task)
     make_options(chosen.options_class, options, task)
     await repository.expect(*expected)
@@ -148,7 +156,7 @@ async def _load(
 
 def _known_task(task: str) -> str:
     """The task's own name. Raises UnsupportedError."""
-    name = ALIASES.get(task, task)
+    name = ALIASES.get(task, task) if isinstance(task, str) else None
     if name not in TASKS:
         raise UnsupportedError(
             f"Unknown task {task!r}.", hint=f"The tasks are: {', '.join(sorted((*TASKS, *ALIASES)))}."

@@ -8,7 +8,7 @@ spent on padding, and what the model says of an item's rows is decoded into the 
 import sys
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
@@ -40,6 +40,9 @@ class Options:
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, optional=True)
+        for field in fields(self):
+            if field.type is bool:
+                check_flag(field.name, getattr(self, field.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +328,10 @@ def make_options(cls: type[Options], given: dict[str, Any], task: str) -> Any:
     known = option_names(cls)
     flat = dict(given)
     for name in ("tokenize_kwargs", "tokenizer_kwargs"):
-        for key, value in (flat.pop(name, None) or {}).items():
+        tokenizer_options = flat.pop(name, None) or {}
+        if not isinstance(tokenizer_options, Mapping):
+            raise InputError(f"{name} must be a mapping of options to values, not {tokenizer_options!r:.60}.")
+        for key, value in tokenizer_options.items():
             if key not in TOKENIZER_OPTIONS:
                 raise UnsupportedError(f"{name} has {key!r}.", hint=f"It takes {', '.join(TOKENIZER_OPTIONS)}.")
             if key in given:
@@ -369,6 +375,18 @@ def check_count(name: str, value: Any, *, optional: bool = False) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         allowed = " or None" if optional else ""
         raise InputError(f"{name} must be a whole number of at least 1{allowed}, not {value!r}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, not {value!r:.60}.")
+
+
+def check_texts(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is a list (tuple, set) of texts."""
+    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(text, str) for text in value):
+        raise InputError(f"{name} must be a list of texts, not {value!r:.60}.")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from .. import ops
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions, check_count
+from .base import Pipeline, Row, TextOptions, check_count, check_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,8 @@ class FillMaskOptions(TextOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("top_k", self.top_k)
+        if self.targets is not None and not isinstance(self.targets, str):
+            check_texts("targets", self.targets)
 
 
 class FillMaskPipeline(Pipeline):

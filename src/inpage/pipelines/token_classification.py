@@ -8,7 +8,7 @@ from .. import ops
 from ..errors import InputError
 from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text
+from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text, check_texts
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 _BY_WORD = ("first", "average", "max")
@@ -34,8 +34,9 @@ class TokenClassificationOptions(TextOptions):
         super().__post_init__()
         check_choice("aggregation_strategy", self.aggregation_strategy, STRATEGIES)
         check_count("stride", self.stride, optional=True)
-        if isinstance(self.ignore_labels, str):
-            raise InputError(f"ignore_labels is a list of labels, not the text {self.ignore_labels!r}.")
+        check_texts("ignore_labels", self.ignore_labels)
+        if not isinstance(self.delimiter, str):
+            raise InputError(f"delimiter must be a text, not {self.delimiter!r:.60}.")
         if self.stride is not None and self.truncation is not True:
             raise InputError("stride reads whole texts in parts, which truncation does not go with.")
         if self.stride is not None and self.aggregation_strategy == "none":

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions
+from .base import Pipeline, Row, TextOptions, check_texts
 from .text_classification import softmax
 
 
@@ -23,6 +23,25 @@ class ZeroShotClassificationOptions(TextOptions):
     hypothesis_template: str = "This example is {}."
     multi_label: bool = False
     truncation: bool | str = "only_first"  # the label must not be cut
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.candidate_labels, str):
+            check_texts("candidate_labels", self.candidate_labels)
+        if not isinstance(self.hypothesis_template, str) or self.hypothesis("a") == self.hypothesis_template:
+            raise InputError(
+                f"hypothesis_template {self.hypothesis_template!r} has no place for the label.", hint="Write {} in it."
+            )
+
+    def hypothesis(self, label: str) -> str:
+        """The template with the label in it. Raises InputError for a template that is none."""
+        try:
+            return self.hypothesis_template.format(label)
+        except (ValueError, LookupError, AttributeError) as error:
+            raise InputError(
+                f"hypothesis_template {self.hypothesis_template!r} cannot be filled with a label: {error}.",
+                hint="Write {} where the label goes, and {{ }} for braces.",
+            ) from error
 
     @property
     def labels(self) -> list[str]:
@@ -51,13 +70,10 @@ class ZeroShotClassificationPipeline(Pipeline):
     def items(self, arguments: dict[str, Any], options: ZeroShotClassificationOptions) -> tuple[list[Any], bool]:
         if not options.labels:
             raise InputError("No candidate_labels were given.", hint="Give at least one label.")
-        template = options.hypothesis_template
-        if not isinstance(template, str) or template.format(options.labels[0]) == template:
-            raise InputError(f"hypothesis_template {template!r} has no place for the label.", hint="Write {} in it.")
         return super().items(arguments, options)
 
     def encode(self, items: list[str], options: ZeroShotClassificationOptions) -> list[Row]:
-        hypotheses = [options.hypothesis_template.format(label) for label in options.labels]
+        hypotheses = [options.hypothesis(label) for label in options.labels]
         texts = [item for item in items for _ in hypotheses]
         owners = [index for index in range(len(items)) for _ in hypotheses]
         return self.rows(self.tokenize(texts, hypotheses * len(items), options=options), owners)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError, UnsupportedError
+from ..runtime import import_numpy
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -170,8 +171,7 @@ def _converter(tensor_type: str) -> Any:
 
         return lambda values: Tensor.from_values(values, "int32")
     if tensor_type == "np":
-        import numpy as np
-
+        np = import_numpy("return_tensors='np'")
         return lambda values: np.asarray(values, dtype=np.int64)
     if tensor_type in ("pt", "tf", "jax", "mlx"):
         raise UnsupportedError(

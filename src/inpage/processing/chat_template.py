@@ -134,7 +134,7 @@ def render(
         raise ConfigError(f"The chat template does what the sandbox forbids: {error}.") from error
     except jinja2.exceptions.TemplateError as error:
         raise ConfigError(f"The chat template fails: {error}.", hint="Check the messages and variables.") from error
-    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
+    except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"The chat template cannot render these messages: {error}.") from error
     text, spans = _spans(text)
     if continue_final_message:

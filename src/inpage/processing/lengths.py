@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .tokenizer import PreTrainedTokenizer
 
 UNLIMITED = int(1e30)
+_LARGEST_COUNT = 2**31 - 1  # that the backend takes on every platform
 # Anything above stands for "no limit" in tokenizer_config.json.
 _LARGEST_LIMIT = int(1e20)
 
@@ -90,8 +91,15 @@ def check_counts(**counts: int | None) -> None:
     """Raise InputError for lengths that are no whole numbers, or are negative; a multiple of 0 is none either."""
     for name, value in counts.items():
         least = 1 if name == "pad_to_multiple_of" else 0
-        if value is not None and (not isinstance(value, int) or value < least):
-            raise InputError(f"{name} is an integer from {least}, not {value!r}.")
+        if value is not None and not (type(value) is int and least <= value <= _LARGEST_COUNT):
+            raise InputError(f"{name} is an integer from {least} to {_LARGEST_COUNT}, not {value!r}.")
+
+
+def check_flags(**flags: bool | None) -> None:
+    """Raise InputError for what is neither True nor False, nor left open."""
+    for name, value in flags.items():
+        if value is not None and not isinstance(value, bool):
+            raise InputError(f"{name} is True or False, not {value!r}.")
 
 
 def check_side(name: str, side: str) -> str:
@@ -111,14 +119,7 @@ def pad_encoded(
     return_tensors: str | None,
 ) -> BatchEncoding:
     """Pad one or several rows of ids, with the masks and type ids that go with them. See `PreTrainedTokenizer.pad`."""
-    if isinstance(encoded, list | tuple) and encoded and isinstance(encoded[0], Mapping):
-        encoded = {name: [row[name] for row in encoded] for name in encoded[0]}
-    if not isinstance(encoded, Mapping) or "input_ids" not in encoded:
-        raise InputError("pad() needs encoded texts with `input_ids`: a BatchEncoding, a dict, or a list of them.")
-    columns = {name: _to_lists(value) for name, value in encoded.items()}
-    single = not columns["input_ids"] or not isinstance(columns["input_ids"][0], list)
-    if single:
-        columns = {name: [value] for name, value in columns.items()}
+    columns, single = _columns(encoded)
     if return_attention_mask is None:
         return_attention_mask = "attention_mask" in tokenizer.model_input_names
     if return_attention_mask:
@@ -135,13 +136,34 @@ def pad_encoded(
         "special_tokens_mask": 1,
     }
     for name, rows in columns.items():
-        if len(rows) != len(sizes):
-            raise InputError(f"{name!r} has {len(rows)} rows, but input_ids has {len(sizes)}.")
+        if not isinstance(rows, list) or len(rows) != len(sizes):
+            found = f"{len(rows)} rows" if isinstance(rows, list) else "no rows"
+            raise InputError(f"{name!r} has {found}, but input_ids has {len(sizes)}.")
+        if name in fillers and not all(isinstance(row, list) for row in rows):
+            raise InputError(f"{name!r} has a row that is no list, unlike input_ids.")
         if target is not None and name in fillers:
             columns[name] = [_fill(row, target - len(row), fillers[name], padding_side) for row in rows]
     if single:
         columns = {name: rows[0] for name, rows in columns.items()}
     return BatchEncoding(columns, tensor_type=return_tensors)
+
+
+def _columns(encoded: Any) -> tuple[dict[str, Any], bool]:
+    """Rows by name, and whether there was one alone. Raises InputError for what is not encoded texts."""
+    if isinstance(encoded, list | tuple) and encoded and all(isinstance(row, Mapping) for row in encoded):
+        names = [name for name in encoded[0] if all(name in row for row in encoded)]
+        encoded = {name: [row[name] for row in encoded] for name in names}
+    if not isinstance(encoded, Mapping) or "input_ids" not in encoded:
+        raise InputError("pad() needs encoded texts with `input_ids`: a BatchEncoding, a dict, or a list of them.")
+    columns = {name: _to_lists(value) for name, value in encoded.items()}
+    ids = columns["input_ids"]
+    single = isinstance(ids, list) and not any(isinstance(row, list) for row in ids)
+    rows = [ids] if single else ids
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and all(type(index) is int for index in row) for row in rows
+    ):
+        raise InputError(f"`input_ids` are a list of ids, or a list of such lists, not {ids!r:.80}.")
+    return ({name: [value] for name, value in columns.items()} if single else columns), single
 
 
 def _fill(row: list[Any], missing: int, filler: Any, side: str) -> list[Any]:

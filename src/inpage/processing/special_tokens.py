@@ -1,5 +1,6 @@
 """The special tokens of a tokenizer as attributes: `cls_token`, `cls_token_id`, and so on."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
@@ -81,8 +82,11 @@ class SpecialTokens:
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
         """Id of a token, or ids of several; that of the unknown token (None without one) for tokens not in the
         vocabulary."""
-        if not isinstance(tokens, str):
+        if isinstance(tokens, list | tuple):
+            check_tokens(tokens)
             return [self.convert_tokens_to_ids(token) for token in tokens]
+        if not isinstance(tokens, str):
+            raise InputError(f"tokens are strings, not {tokens!r:.80}.")
         index = self.backend_tokenizer.token_to_id(tokens)
         if index is not None:
             return index
@@ -93,6 +97,7 @@ class SpecialTokens:
         """Add tokens (str or `tokenizers.AddedToken`, one or several) at the end of the vocabulary. Returns how many
         were new. The model's embeddings are not resized."""
         tokens = list(new_tokens) if isinstance(new_tokens, list | tuple) else [new_tokens]
+        check_tokens([getattr(token, "content", token) for token in tokens])
         add = self.backend_tokenizer.add_special_tokens if special_tokens else self.backend_tokenizer.add_tokens
         return add(tokens)
 
@@ -103,11 +108,15 @@ class SpecialTokens:
         with a list, which replaces the present one or is joined to it.
         """
         added: list[Any] = []
+        if not isinstance(special_tokens_dict, Mapping):
+            raise InputError(f"special_tokens_dict has tokens by name, unlike {special_tokens_dict!r:.80}.")
         for name, value in special_tokens_dict.items():
             if name in SPECIAL_TOKENS:
                 setattr(self, name, value)
                 added.append(value)
             elif name in ("extra_special_tokens", "additional_special_tokens"):
+                if not isinstance(value, list | tuple):
+                    raise InputError(f"{name} is a list of tokens, not {value!r:.80}.")
                 present = [] if replace_extra_special_tokens else self.extra_special_tokens
                 self.extra_special_tokens = list(dict.fromkeys([*present, *map(token_text, value)]))
                 added += value
@@ -115,3 +124,10 @@ class SpecialTokens:
                 names = ", ".join((*SPECIAL_TOKENS, "extra_special_tokens"))
                 raise InputError(f"{name!r} is not a special token.", hint=f"There are: {names}.")
         return self.add_tokens(added, special_tokens=True)
+
+
+def check_tokens(tokens: Sequence[Any]) -> None:
+    """Raise InputError unless all are strings."""
+    for token in tokens:
+        if not isinstance(token, str):
+            raise InputError(f"tokens are strings, not {token!r:.80}.")

@@ -21,7 +21,7 @@ def as_text_batch(text: Any, text_pair: Any, words: bool) -> TextBatch:
     """Sort out the inputs of a call. InputError for other forms than strings (lists of words), pairs and lists."""
     batched = is_batched(text, words)
     if batched and text_pair is not None:
-        if isinstance(text_pair, str) or len(text_pair) != len(text):
+        if not isinstance(text_pair, list | tuple) or len(text_pair) != len(text):
             raise InputError(
                 "A batch of texts needs a text_pair for each: a list of the same length.",
                 hint=f"There are {len(text)} texts.",

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import InputError, RemoteCodeError, UnsupportedError
@@ -9,12 +10,12 @@ from ..runtime import Awaitable, resolve
 from .backend import load_backend
 from .batch_encoding import BatchEncoding
 from .chat_template import ChatTemplates, load_jinja
-from .lengths import UNLIMITED, check_counts, check_side, pad_encoded, resolve_lengths
-from .special_tokens import SpecialTokens
+from .lengths import UNLIMITED, check_counts, check_flags, check_side, pad_encoded, resolve_lengths
+from .special_tokens import SpecialTokens, check_tokens
 from .text_batch import as_text_batch, is_batched
 from .tokenizer_backend import add_configured_tokens, apply_options, build_backend
 from .tokenizer_files import read_tokenizer_files
-from .tokenizer_settings import SETTINGS, check_settings, merge_settings, named_tokens, token_text
+from .tokenizer_settings import SETTINGS, check_forms, check_settings, merge_settings, named_tokens, token_text
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -37,11 +38,12 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
 
     def __init__(self, tokenizer_object: "Tokenizer", *, name_or_path: str = "", **settings: Any) -> None:
         check_settings(settings, SETTINGS)
+        check_forms(settings)
         self.backend_tokenizer = tokenizer_object
         self.name_or_path = name_or_path
         self.special_tokens_map = named_tokens(settings)
         self.extra_special_tokens = [token_text(token) for token in settings.get("extra_special_tokens") or []]
-        self.model_max_length = int(settings.get("model_max_length") or UNLIMITED)
+        self.model_max_length = int(min(settings.get("model_max_length") or UNLIMITED, UNLIMITED))
         self.padding_side = check_side("padding_side", settings.get("padding_side", "right"))
         self.truncation_side = check_side("truncation_side", settings.get("truncation_side", "right"))
         self.model_input_names: list[str] = list(settings.get("model_input_names") or ("input_ids", "attention_mask"))
@@ -76,11 +78,11 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
             raise RemoteCodeError("trust_remote_code=True is refused: code from repositories is never run.")
         if not options.pop("use_fast", True):
             raise UnsupportedError("use_fast=False asks for a tokenizer in Python; only the fast ones are here.")
-        if isinstance(source, str | os.PathLike):
+        if not hasattr(source, "json"):
             from ..hub import Repository
 
             hub_options = {name: options.pop(name) for name in _HUB_OPTIONS if name in options}
-            source = Repository(os.fspath(source), **hub_options)
+            source = Repository(source, **hub_options)
         files = await read_tokenizer_files(source)
         tokenizers = await load_backend()
         backend = build_backend(tokenizers, files)
@@ -127,6 +129,14 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         """
         if text_target is not None or text_pair_target is not None:
             raise UnsupportedError("text_target is not supported.", hint="Encode the targets in a call of their own.")
+        check_flags(
+            return_token_type_ids=return_token_type_ids,
+            return_attention_mask=return_attention_mask,
+            return_overflowing_tokens=return_overflowing_tokens,
+            return_special_tokens_mask=return_special_tokens_mask,
+            return_offsets_mapping=return_offsets_mapping,
+            return_length=return_length,
+        )
         encodings = self.encodings(
             text,
             text_pair,
@@ -181,13 +191,19 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
 
         Arguments are those of a call.
         """
+        check_flags(
+            add_special_tokens=add_special_tokens,
+            is_split_into_words=is_split_into_words,
+            split_special_tokens=split_special_tokens,
+            verbose=verbose,
+        )
         batch = as_text_batch(text, text_pair, is_split_into_words)
         check_counts(max_length=max_length, stride=stride, pad_to_multiple_of=pad_to_multiple_of)
         lengths = resolve_lengths(self, padding, truncation, max_length, pad_to_multiple_of, verbose)
         limit = lengths.max_length if lengths.truncation else None
         if limit is not None:
             self._check_truncation(limit, stride, add_special_tokens, batch.pairs)
-        side = check_side("padding_side", padding_side or self.padding_side)
+        side = check_side("padding_side", self.padding_side if padding_side is None else padding_side)
         backend = self.backend_tokenizer
         try:
             backend.encode_special_tokens = (
@@ -236,7 +252,7 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         """
         check_counts(max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
         lengths = resolve_lengths(self, padding, False, max_length, pad_to_multiple_of, verbose)
-        side = check_side("padding_side", padding_side or self.padding_side)
+        side = check_side("padding_side", self.padding_side if padding_side is None else padding_side)
         return pad_encoded(
             self, encoded_inputs, lengths, pad_to_multiple_of, side, return_attention_mask, return_tensors
         )
@@ -254,20 +270,26 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         self, sequences: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
     ) -> list[str]:
         """Texts of several lists of ids."""
-        return [self._decode(_ids(row), skip_special_tokens, clean_up_tokenization_spaces) for row in sequences]
+        if isinstance(sequences, str | Mapping) or not isinstance(sequences, Iterable):
+            raise InputError(f"Only lists of token ids can be decoded, not {sequences!r:.80}.")
+        return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in sequences]
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
         """Token of an id, or tokens of several; None for ids outside the vocabulary."""
         ids = _ids(ids)
-        if isinstance(ids, int):
-            return self.backend_tokenizer.id_to_token(ids)
+        if not isinstance(ids, list):
+            return self._token(ids)
+        tokens = [(index, self._token(index)) for index in ids]
         skipped = set(self.all_special_ids) if skip_special_tokens else ()
-        return [self.backend_tokenizer.id_to_token(index) for index in ids if index not in skipped]
+        return [token for index, token in tokens if index not in skipped]
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """Text of tokens."""
+        if not isinstance(tokens, list | tuple):
+            raise InputError(f"Text is made of a list of tokens, not of {tokens!r:.80}.")
+        check_tokens(tokens)
         decoder = self.backend_tokenizer.decoder
-        return decoder.decode(tokens) if decoder is not None else " ".join(tokens)
+        return decoder.decode(list(tokens)) if decoder is not None else " ".join(tokens)
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """How many special tokens are put around a text, or a pair of texts."""
@@ -365,9 +387,16 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
                 hint="Texts must be valid Unicode, and truncation must leave more room than the stride.",
             ) from error
 
-    def _decode(self, ids: list[int], skip_special_tokens: bool, clean_up: bool | None) -> str:
+    def _token(self, index: Any) -> str | None:
         try:
-            text = self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            return self.backend_tokenizer.id_to_token(index)
+        except (OverflowError, TypeError) as error:
+            raise InputError(f"Only token ids, integers from 0, have tokens: {error}.") from error
+
+    def _decode(self, ids: list[int], skip_special_tokens: bool, clean_up: bool | None) -> str:
+        check_flags(skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=clean_up)
+        try:
+            text = self.backend_tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
         except (OverflowError, TypeError) as error:
             raise InputError(f"Only lists of token ids, integers from 0, can be decoded: {error}.") from error
         if not (self.clean_up_tokenization_spaces if clean_up is None else clean_up):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import FileNotFoundInRepositoryError, RemoteCodeError
+from ..errors import ConfigError, FileNotFoundInRepositoryError, RemoteCodeError
 from ..runtime import gather
 from .tokenizer_classes import CLASS_DEFAULTS, MODEL_TYPE_CLASSES, Config
 
@@ -49,15 +49,14 @@ async def read_tokenizer_files(repository: Any) -> TokenizerFiles:
     the tokenizer is a class of the repository's own.
     """
     config, tokenizer = await gather(
-        repository.json("tokenizer_config.json", required=False), repository.read("tokenizer.json", required=False)
+        _object(repository, "tokenizer_config.json"), repository.read("tokenizer.json", required=False)
     )
-    config = config or {}
     special_tokens_map, model_config = await gather(
         # Newer files say everything in added_tokens_decoder.
-        _nothing() if "added_tokens_decoder" in config else repository.json("special_tokens_map.json", required=False),
-        _nothing() if config.get("tokenizer_class") else repository.json("config.json", required=False),
+        _nothing() if "added_tokens_decoder" in config else _object(repository, "special_tokens_map.json"),
+        _nothing() if config.get("tokenizer_class") else _object(repository, "config.json"),
     )
-    files = TokenizerFiles(repository.name, config, tokenizer, special_tokens_map or {}, model_config or {})
+    files = TokenizerFiles(repository.name, config, tokenizer, special_tokens_map, model_config)
     _refuse_remote_code(files)
     if tokenizer is None:
         files = replace(files, **await _read_vocabulary(repository, files))
@@ -67,8 +66,19 @@ async def read_tokenizer_files(repository: Any) -> TokenizerFiles:
     return files
 
 
-async def _nothing() -> None:
-    return None
+async def _nothing() -> Config:
+    return {}
+
+
+async def _object(repository: Any, file: str) -> Config:
+    """The object that a file holds; an empty one if it is absent. Raises ConfigError."""
+    values = await repository.json(file, required=False)
+    if values is not None and not isinstance(values, dict):
+        raise ConfigError(f"{file} of {repository.name} is not a JSON object.", hint="Check the repository.")
+    for name in ("tokenizer_class", "model_type"):
+        if values and not isinstance(values.get(name), str | None):
+            raise ConfigError(f"{file} of {repository.name}: {name} is a name, not {values[name]!r:.80}.")
+    return values or {}
 
 
 def _refuse_remote_code(files: TokenizerFiles) -> None:

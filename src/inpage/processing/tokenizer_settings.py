@@ -1,5 +1,6 @@
 """Merges what class, files and caller say into the settings of a tokenizer."""
 
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigError, InputError
@@ -20,6 +21,18 @@ SETTINGS = (
     "split_special_tokens",
     "truncation_side",
 )
+_FLAGS = (
+    "add_bos_token",
+    "add_eos_token",
+    "add_prefix_space",
+    "clean_up_tokenization_spaces",
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    "do_lower_case",
+    "split_special_tokens",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "trim_offsets",
+)
 OVERRIDES = (*SETTINGS, *WORDPIECE_OPTIONS, *BYTE_LEVEL_OPTIONS, "add_bos_token", "add_eos_token")
 
 
@@ -30,6 +43,8 @@ def merge_settings(files: TokenizerFiles, backend: Any, overrides: Config) -> Co
     is no setting.
     """
     check_settings(overrides, OVERRIDES)
+    for source in (files.config, files.special_tokens_map, overrides):
+        check_forms(source)
     config, tokens = dict(files.config), dict(files.special_tokens_map)
     if files.chat_template is not None:
         config["chat_template"] = files.chat_template
@@ -102,3 +117,52 @@ def check_settings(given: Config, known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known and not name.endswith("_token"):
             raise InputError(f"Tokenizers have no setting {name!r}.", hint=f"There are: {', '.join(sorted(known))}.")
+
+
+def check_forms(settings: Config) -> None:
+    """Raise ConfigError for a setting whose value has another form than it must have. None leaves a setting open."""
+    for name, value in settings.items():
+        expected = _FORMS.get(name)
+        if value is not None and expected and not expected[1](value):
+            raise ConfigError(f"The tokenizer's {name} is {expected[0]}, not {value!r:.80}.")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_token(value: Any) -> bool:
+    return _is_text(value.get("content") if isinstance(value, dict) else getattr(value, "content", value))
+
+
+def _is_list_of(is_element: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(is_element, value))
+
+
+def _are_tokens(value: Any) -> bool:
+    return _is_list_of(_is_token)(list(value.values()) if isinstance(value, dict) else value)
+
+
+def _are_tokens_by_id(value: Any) -> bool:
+    return isinstance(value, dict) and _are_tokens(value) and all(str(index).isdecimal() for index in value)
+
+
+def _is_template(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_text, value.values()))
+    named = _is_list_of(lambda entry: isinstance(entry, dict) and {*map(type, map(entry.get, _TEMPLATE))} == {str})
+    return _is_text(value) or named(value)
+
+
+_TEMPLATE = ("name", "template")
+# What a setting is, in words, and whether a value is that.
+_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **{name: ("true or false", lambda value: isinstance(value, bool)) for name in _FLAGS},
+    **dict.fromkeys(SPECIAL_TOKENS, ("a special token", _is_token)),
+    **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), ("a list of tokens", _are_tokens)),
+    **dict.fromkeys(("padding_side", "tokenizer_class", "truncation_side"), ("a name", _is_text)),
+    "added_tokens_decoder": ("an object of tokens by id", _are_tokens_by_id),
+    "chat_template": ("a text, or texts by name", _is_template),
+    "model_input_names": ("a list of names", _is_list_of(_is_text)),
+    "model_max_length": ("a number of tokens", lambda value: type(value) in (int, float) and value >= 0),
+}

@@ -151,7 +151,9 @@ def test_samples_follow_the_probabilities(model: Any) -> None:
 # Batches, processors and criteria of the caller
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}, {"prefill_chunk_size": 2}], ids=str
+)
 def test_a_padded_batch_equals_single_runs(model: Any, options: dict[str, Any]) -> None:
     together = model.generate(BATCH, attention_mask=MASK, max_new_tokens=9, **options).tolist()
     for row, start, prompt in zip(together, (3, 0), BATCH, strict=True):

@@ -11,7 +11,7 @@ from ..errors import InputError, UnsupportedError
 from ..tensor import Tensor, from_bytes
 from .scores import Candidates, Ids, Row, Rows
 
-CHUNK = 64  # tokens of a prompt at a time: an abort waits no longer than these take
+CHUNK = 16  # tokens of a prompt at a time: an abort waits no longer than these take, and fewer would take longer each
 
 
 class Drawn(NamedTuple):
@@ -89,7 +89,7 @@ class Session:
             inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
         if any(self.padding):
             total = seen + len(ids[0])
-            inputs["attention_mask"] = _tensor([[0] * pad + [1] * (total - pad) for pad in self.padding])
+            inputs["attention_mask"] = _tensor([[0] * min(pad, total) + [1] * (total - pad) for pad in self.padding])
             inputs["position_ids"] = _tensor([[max(i - pad, 0) for i in range(seen, total)] for pad in self.padding])
         if self.cache is not None:
             inputs["past_key_values"] = self.cache

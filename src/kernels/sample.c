@@ -71,3 +71,34 @@ int op_sample(const Instruction *i, int part, int parts) {
     }
     return 0;
 }
+
+/* Edits in their order, each of one score; a part has the scores of its range. */
+int op_edit_scores(const Instruction *i, int part, int parts) {
+    int count = INT(EDIT_SCORES_COUNT), size = INT(EDIT_SCORES_SIZE);
+    int begin = split(size, part, parts), end = split(size, part + 1, parts);
+    const int32_t *index = ADDRESS(const int32_t, EDIT_SCORES_INDEX);
+    const float *factors = INPUT(EDIT_SCORES_FACTORS);
+    float *y = OUTPUT(EDIT_SCORES_Y);
+    for (int j = 0; j < count; j++, factors += 3) {
+        if (index[j] < begin || index[j] >= end) continue;
+        float x = y[index[j]], bias = factors[2];
+        if (bias == -__builtin_inff()) y[index[j]] = bias;
+        else if (__builtin_isfinite(x)) y[index[j]] = x * factors[x < 0 ? 0 : 1] + bias;
+    }
+    return 0;
+}
+
+int op_mask_scores(const Instruction *i, int part, int parts) {
+    int rows = INT(MASK_SCORES_ROWS), columns = INT(MASK_SCORES_COLUMNS), words = ceil_div(columns, 32);
+    int end = split(rows, part + 1, parts);
+    for (int r = split(rows, part, parts); r < end; r++) {
+        const uint32_t *bits = ADDRESS(const uint32_t, MASK_SCORES_BITS) + r * words;
+        float *y = OUTPUT(MASK_SCORES_Y) + r * columns;
+        for (int j = 0; j < columns; j += 32, bits++) {
+            if (*bits == 0xFFFFFFFF) continue;
+            for (int k = 0; k < minimum(columns - j, 32); k++)
+                if (!(*bits >> k & 1)) y[j + k] = -__builtin_inff();
+        }
+    }
+    return 0;
+}

@@ -10,7 +10,7 @@ from typing import Any
 from ..tensor import Tensor
 from .beam_search import BeamSearch
 from .configuration import GenerationConfig
-from .logits_process import LogitsProcessorList, LogitsWarper, bound, warp, warp_candidates
+from .logits_process import LogitsProcessorList, LogitsWarper, SparseProcessor, bound, warp, warp_candidates
 from .scores import Candidates, Ids, Rows, arg_max, candidates, log_softmax, sample
 from .session import Drawn, Session, Wanted, repeated
 from .stopping_criteria import StoppingCriteriaList
@@ -78,10 +78,12 @@ class Decoding(_Base):
         times = self.config.num_return_sequences
         self.ids = [list(row) for row in request.prompts for _ in range(times)]
         self.finished = [False] * len(self.ids)
-        keeps = self.config.output_scores or self.config.output_logits
         self.wanted: Wanted = "logits"
-        if not self.dense and not keeps:
+        sparse = times == 1 and all(isinstance(processor, SparseProcessor) for processor in self.dense)
+        if (sparse or not self.dense) and not (self.config.output_scores or self.config.output_logits):
             self.wanted = self._reduced() if self.config.do_sample else "argmax"
+        if self.wanted != "logits":
+            self.session.processors = self.dense
 
     def run(self) -> Steps:
         """Generate; yields after every token of the batch."""

@@ -3,13 +3,15 @@
 import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
+from operator import and_
 from random import Random
 from typing import Any, Literal, NamedTuple
 
 from .. import ops
 from ..errors import InputError, UnsupportedError
 from ..tensor import Tensor, from_bytes
-from .scores import Candidates, Ids, Row, Rows
+from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
+from .scores import Candidates, Ids, Row, Rows, check_best
 
 CHUNK = 16  # tokens of a prompt at a time: an abort waits no longer than these take, and fewer would take longer each
 
@@ -26,6 +28,8 @@ class Drawn(NamedTuple):
 Wanted = Literal["logits", "argmax"] | int | Drawn
 """What is wanted of the next token: all logits, the best one, so many of the best with their logits, or one drawn."""
 
+EDITS = 2048  # a program is recorded for so many, and for four times as many where these are too few
+
 
 class Session:
     """`model` with `cache`, which may hold tokens already; without one everything is computed again each time.
@@ -34,11 +38,21 @@ class Session:
     """
 
     def __init__(
-        self, model: Any, cache: Any, padding: Sequence[int], chunk: int | None = None, random: Random | None = None
+        self,
+        model: Any,
+        cache: Any,
+        padding: Sequence[int],
+        chunk: int | None = None,
+        random: Random | None = None,
+        processors: Sequence[SparseProcessor] = (),
     ) -> None:
-        """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn."""
+        """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn.
+
+        `processors` change the logits before what is wanted is taken from them.
+        """
         self.model = model
         self.random = random
+        self.processors = processors
         self.cache = cache
         self.padding = list(padding)
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
@@ -59,13 +73,13 @@ class Session:
                 self._run([row[seen : seen + self.chunk] for row in ids], seen, "argmax")
                 seen += self.chunk
                 yield
-        return self._run([row[seen:] for row in ids], seen, wanted)
+        return self._run([row[seen:] for row in ids], seen, wanted, ids)
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
         if self.cache is None:
-            return self._run(ids, 0, wanted)
-        return self._run([row[-1:] for row in ids], self._seen(), wanted)
+            return self._run(ids, 0, wanted, ids)
+        return self._run([row[-1:] for row in ids], self._seen(), wanted, ids)
 
     def repeat(self, times: int) -> None:
         """Every sequence so many times."""
@@ -82,8 +96,11 @@ class Session:
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
-    def _run(self, ids: Ids, seen: int, wanted: Wanted) -> Any:
+    def _run(self, ids: Ids, seen: int, wanted: Wanted, texts: Ids | None = None) -> Any:
+        """What is wanted after `ids`; `texts`, the whole sequences, are what the processors look at."""
         inputs: dict[str, Any] = {"input_ids": _tensor(ids)}
+        if texts is not None and self.processors:
+            inputs |= changes(self.processors, texts, self.model.config.vocab_size)
         if isinstance(wanted, Drawn):
             assert self.random is not None
             inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
@@ -93,7 +110,10 @@ class Session:
             inputs["position_ids"] = _tensor([[max(i - pad, 0) for i in range(seen, total)] for pad in self.padding])
         if self.cache is not None:
             inputs["past_key_values"] = self.cache
-        outputs = self.model.next_token(**inputs, wanted=wanted)
+        outputs, best = self.model.next_token(**inputs, wanted=wanted)
+        if best is not None:
+            for score in best.data:
+                check_best(score)
         if wanted == "logits":
             return [_row(row.data) for row in outputs]
         if wanted == "argmax" or isinstance(wanted, Drawn):
@@ -102,20 +122,69 @@ class Session:
         return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
 
 
-def next_token(forward: Callable[..., Any], wanted: Wanted, uniform: Tensor | None = None, **inputs: Any) -> Any:
+def next_token(
+    forward: Callable[..., Any],
+    wanted: Wanted,
+    uniform: Tensor | None = None,
+    edited: Tensor | None = None,
+    factors: Tensor | None = None,
+    kept: Tensor | None = None,
+    **inputs: Any,
+) -> tuple[Any, Tensor | None]:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
     Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. `uniform` float32 [B] are numbers
-    in [0, 1) that decide what is drawn.
+    in [0, 1) that decide what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there
+    are any, the best of the changed logits [B, 1] comes second.
     """
     logits = forward(logits_to_keep=1, **inputs).logits
     logits = logits.reshape(logits.shape[0], logits.shape[-1])
+    if edited is not None and factors is not None:
+        ops.edit_scores(logits, edited, factors)
+    if kept is not None:
+        ops.mask_scores(logits, kept)
+    best = None if edited is None and kept is None else ops.topk(logits, 1)[0]
     if wanted == "logits":
-        return logits
+        return logits, best
     if isinstance(wanted, Drawn):
         assert uniform is not None
-        return ops.sample(logits, uniform, **wanted._asdict())
-    return ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
+        return ops.sample(logits, uniform, **wanted._asdict()), best
+    if wanted == "argmax":
+        return ops.argmax(logits), best
+    return ops.topk(logits, min(wanted, logits.shape[-1])), best
+
+
+def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dict[str, Tensor]:
+    """What processors change in the logits [B, size] after `texts`, as inputs of `next_token`.
+
+    Their number does not depend on the texts, so that one program does for all steps.
+    """
+    index, factors = array("i"), array("f")
+    masks: list[bytes | bytearray | None] = [None] * len(texts)
+    for processor in processors:
+        for row, edits in enumerate(processor.edits(texts, size)):
+            for tokens, below, above, bias in edits:
+                index.extend(row * size + token for token in tokens if token < size)
+                factors.extend(array("f", (below, above, bias)) * (len(index) - len(factors) // 3))
+        for row, mask in enumerate(processor.masks(texts, size)):
+            if mask is not None:
+                before = masks[row]
+                masks[row] = mask if before is None else bytes(map(and_, before, mask))
+    inputs: dict[str, Tensor] = {}
+    if any(isinstance(processor, EditProcessor) for processor in processors):
+        places = EDITS
+        while places < len(index):
+            places *= 4
+        rest = places - len(index)
+        index.extend(array("i", [-1]) * rest)
+        factors.frombytes(bytes(12 * rest))
+        inputs["edited"] = from_bytes((places,), "int32", memoryview(index))
+        inputs["factors"] = from_bytes((places, 3), "float32", memoryview(factors))
+    if not all(isinstance(processor, EditProcessor) for processor in processors):
+        nbytes = mask_nbytes(size)
+        bits = b"".join(mask or b"\xff" * nbytes for mask in masks)
+        inputs["kept"] = from_bytes((len(texts), nbytes // 4), "int32", bits)
+    return inputs
 
 
 def repeated(outputs: list[Any], times: int) -> list[Any]:

@@ -512,11 +512,15 @@ def argmax_cases() -> Iterator[Case]:
 
 def sample_cases() -> Iterator[Case]:
     """What is drawn is found by going through the candidates; numbers near a limit between two are left out."""
-    x = normal(7, 200, scale=2.0)
-    x[3, ::2] = -np.inf
-    for temperature, top_k, top_p, min_p in (
+    narrow = normal(7, 200, scale=2.0)
+    narrow[3, ::2] = -np.inf
+    wide = normal(3, 5000, scale=0.5)  # of so many the best are not enough at first
+    for x, temperature, top_k, top_p, min_p in (
+        (wide, 1.0, 0, 0.9, 0.0), (wide, 1.0, 0, 0.05, 0.0), (wide, 0.2, 0, 0.999, 1e-6), (wide, 1.0, 0, 1.0, 0.0),
+        *((narrow, *options) for options in (
         (1.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.0, 5, 1.0, 0.0), (1.3, 50, 0.9, 0.0), (1.0, 0, 0.6, 0.0),
         (1.0, 0, 1.0, 0.2), (0.9, 20, 1.0, 0.1), (1.0, 0, 1e-9, 0.0), (2.0, 1, 1.0, 0.0), (1.0, 200, 0.5, 0.3),
+        )),
     ):  # fmt: skip
         k = top_k or x.shape[1]
         uniform = rng(3).random(len(x)).astype(np.float32)
@@ -525,7 +529,7 @@ def sample_cases() -> Iterator[Case]:
             [drawn(row, float(u), temperature, top_k, top_p, min_p) for row, u in zip(x, uniform, strict=True)]
         )
         yield Case(
-            "sample", f"{temperature}-{top_k}-{top_p}-{min_p}", {"x": x, "uniform": uniform},
+            "sample", f"{x.shape[1]}-{temperature}-{top_k}-{top_p}-{min_p}", {"x": x, "uniform": uniform},
             {"y": y.astype(np.int32), "order": np.zeros((len(x), k), np.int32), "weights": normal(len(x), k)},
             {"rows": len(x), "columns": x.shape[1], "k": k, "temperature": temperature, "top_p": top_p, "min_p": min_p},
             scratch=("order", "weights"),

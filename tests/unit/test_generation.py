@@ -1,12 +1,15 @@
 """Generation beyond transformers' golden results: options, streams, ends, caches, samples, aborts."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from inpage import pipeline, set_seed, token_log_probabilities
 from inpage.errors import InputError, UnsupportedError
@@ -146,6 +149,83 @@ def test_samples_follow_the_probabilities(model: Any) -> None:
     expected = 1 / (1 + exp(row[best[0]] - row[best[1]]))
     drawn = Counter(r[-1] for r in model.generate(PROMPT, seed=2, num_return_sequences=400, **options).tolist())
     assert drawn[best[1]] / 400 == pytest.approx(expected, abs=0.1)
+
+
+# Processors in kernels
+
+
+REPEATING: dict[str, Any] = {"sequence_bias": {(65,): 2.0, (341,): 3.0}, "max_new_tokens": 12}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.7},
+        {"repetition_penalty": 0.8, "encoder_repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"bad_words_ids": [[5], [341, 65], [341, 299]]},
+        {"sequence_bias": {(7,): 3.0, (7, 8): 9.5, (419,): -1.0}},
+        {"min_new_tokens": 9, "eos_token_id": [2, 65, 5]},
+        {"suppress_tokens": list(range(1, 400, 2)), "begin_suppress_tokens": [2, 4]},
+        {"exponential_decay_length_penalty": (2, 1.5)},
+    ],
+    ids=str,
+)
+def test_kernels_process_as_python_does(model: Any, options: dict[str, Any]) -> None:
+    in_python = {"return_dict_in_generate": True, "output_scores": True}
+    effects = 0
+    for inputs in ({"inputs": PROMPT}, {"inputs": BATCH, "attention_mask": MASK}):
+        given = inputs | REPEATING | options
+        expected = model.generate(**given, **in_python).sequences.tolist()
+        assert model.generate(**given).tolist() == expected
+        effects += expected != model.generate(**inputs, **REPEATING).tolist()
+    assert effects
+
+
+def test_more_edits_than_a_program_is_recorded_for(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = model.generate(PROMPT, max_new_tokens=12, repetition_penalty=1.7).tolist()
+    monkeypatch.setattr("inpage.generation.session.EDITS", 3)
+    assert model.generate(PROMPT, max_new_tokens=12, repetition_penalty=1.7).tolist() == expected
+
+
+def test_ruling_everything_out_raises(model: Any) -> None:
+    with pytest.raises(InputError, match="no distribution"):
+        model.generate(PROMPT, suppress_tokens=list(range(420)))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A small model of a large vocabulary, that of Qwen2."""
+    folder = tmp_path_factory.mktemp("wide")
+    config = json.loads(Path(LLAMA, "config.json").read_text()) | {"vocab_size": 151_936, "tie_word_embeddings": True}
+    weights = load_file(Path(LLAMA, "model.safetensors"))
+    weights.pop("lm_head.weight", None)
+    weights["model.embed_tokens.weight"] = np.random.default_rng(1).normal(0, 1, (151_936, 32)).astype(np.float32)
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    with AutoModelForCausalLM.from_pretrained(str(folder)) as wide:
+        yield wide
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"do_sample": True}, {"do_sample": True, "top_k": 0, "top_p": 0.9}, {"do_sample": True, "typical_p": 0.9},
+        {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3}, {"do_sample": True, "suppress_tokens": [5]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_comes_to_python_does_not_grow_with_the_vocabulary(
+    wide: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    executor = wide.executor
+    monkeypatch.setattr(executor, "read", lambda a, n, read_=executor.read: read.append(n) or read_(a, n))
+    set_seed(1)
+    wide.generate(PROMPT, max_new_tokens=6, eos_token_id=419, **options)
+    assert len(read) >= 6
+    assert sum(read) <= 6 * 2 * 4 * 50, "of a token no more than the 50 best, each with its score"
 
 
 # Batches, processors and criteria of the caller
@@ -303,8 +383,6 @@ def test_an_abort_leaves_the_cache_usable_and_nothing_behind(model: Any, stop: i
 
 
 def test_logarithms_of_probabilities(model: Any) -> None:
-    import numpy as np
-
     logits = np.asarray(model(PROMPT).logits)[0].astype("float64")
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = [logs[i, token] for i, token in enumerate(PROMPT[0][1:])]

@@ -228,6 +228,104 @@ def test_what_comes_to_python_does_not_grow_with_the_vocabulary(
     assert sum(read) <= 6 * 2 * 4 * 50, "of a token no more than the 50 best, each with its score"
 
 
+# Assistants
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The model with its second layer cut off, whose guesses are right now and then."""
+    folder = tmp_path_factory.mktemp("draft")
+    config = json.loads(Path(LLAMA, "config.json").read_text()) | {"num_hidden_layers": 1}
+    weights = load_file(Path(LLAMA, "model.safetensors"))
+    save_file({name: value for name, value in weights.items() if "layers.1" not in name}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    with AutoModelForCausalLM.from_pretrained(str(folder), device="reference") as draft:
+        yield draft
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sequence_bias": {(65,): 2.0, (341,): 3.0}},  # a text that repeats itself, for the lookup
+        {"repetition_penalty": 0.7, "no_repeat_ngram_size": 4},
+        {"repetition_penalty": 0.7, "output_scores": True, "return_dict_in_generate": True},
+        {"cache_implementation": "static"},
+        {"do_sample": True, "seed": 3, "temperature": 0.3},
+        {"do_sample": True, "seed": 3, "temperature": 0.3, "repetition_penalty": 0.7},
+        {"do_sample": True, "seed": 4, "temperature": 0.3, "typical_p": 0.5},
+        {"eos_token_id": [110]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("assistant", ["prompt_lookup_num_tokens", "num_assistant_tokens"])
+def test_assisted_decoding_writes_what_the_model_does(
+    model: Any, draft: Any, assistant: str, options: dict[str, Any]
+) -> None:
+    def tokens(output: Any) -> list[list[int]]:
+        if not options.get("return_dict_in_generate"):
+            return output.tolist()
+        assert len(output.scores) == len(output.sequences[0]) - len(PROMPT[0])
+        return output.sequences.tolist()
+
+    for count in (1, 3):
+        given: dict[str, Any] = {"max_new_tokens": 30, **options}
+        helped = {assistant: count, **({} if "prompt" in assistant else {"assistant_model": draft})}
+        used = model.executor.used_bytes
+        assert tokens(model.generate(PROMPT, **given, **helped)) == tokens(model.generate(PROMPT, **given))
+        assert model.executor.used_bytes - used < 1 << 18, "programs may have been recorded, no cache remains"
+
+
+def test_guesses_save_steps(model: Any) -> None:
+    steps: list[tuple[int, int]] = []
+    run = model.generate_steps(PROMPT, assistant_model=model, num_assistant_tokens=4, max_new_tokens=21)
+    steps += run
+    made = sorted({made for made, _ in steps})
+    assert made == [0, 1, 6, 11, 16, 21][-len(made) :], "the model agrees with itself: five tokens a step"
+    repeating = {"sequence_bias": {(65,): 90.0}, "prompt_lookup_num_tokens": 4, "max_new_tokens": 21}
+    assert len(list(model.generate_steps(PROMPT, **repeating))) <= 9
+
+
+def test_a_cache_is_whole_after_assisted_decoding(model: Any, draft: Any) -> None:
+    for stop in (2, 7, 100):
+        with DynamicCache() as cache:
+            steps = model.generate_steps(PROMPT, past_key_values=cache, assistant_model=draft, max_new_tokens=9)
+            for _ in range(stop):
+                if next(steps, None) is None:
+                    break
+            steps.close()
+            length = cache.get_seq_length()
+            text = model.generate(PROMPT, max_new_tokens=9).tolist()
+            assert length <= 8 + 9
+            cache.crop(min(length, 15))
+            assert model.generate(text[0][:16], past_key_values=cache, max_length=17).tolist() == [text[0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"num_assistant_tokens": 3}, InputError, "no effect"),
+        ({"max_matching_ngram_size": 3}, InputError, "no effect"),
+        ({"prompt_lookup_num_tokens": 3, "num_beams": 2}, UnsupportedError, "more than one"),
+        ({"prompt_lookup_num_tokens": 3, "use_cache": False}, UnsupportedError, "use_cache"),
+        ({"prompt_lookup_num_tokens": 3, "guidance_scale": 2.0}, UnsupportedError, "guidance_scale"),
+        ({"prompt_lookup_num_tokens": 0}, InputError, "at least 1"),
+        ({"penalty_alpha": 0.6}, UnsupportedError, "Contrastive search has left transformers"),
+    ],
+    ids=str,
+)
+def test_refused_assistants(model: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        model.generate(PROMPT, **options)
+
+
+def test_assistants_of_another_vocabulary_are_refused(model: Any, wide: Any) -> None:
+    with pytest.raises(InputError, match="151936 tokens"):
+        model.generate(PROMPT, assistant_model=wide)
+    with pytest.raises(InputError, match="Only one"):
+        model.generate(PROMPT, assistant_model=model, prompt_lookup_num_tokens=3)
+
+
 # Batches, processors and criteria of the caller
 
 

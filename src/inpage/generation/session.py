@@ -53,6 +53,8 @@ class Session:
         self.model = model
         self.random = random
         self.processors = processors
+        self._numbers: list[float] = []  # random ones that are next, before fresh ones
+        self._used: list[float] = []  # by the last run
         self.cache = cache
         self.padding = list(padding)
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
@@ -81,6 +83,23 @@ class Session:
             return self._run(ids, 0, wanted, ids)
         return self._run([row[-1:] for row in ids], self._seen(), wanted, ids)
 
+    def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
+        """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""
+        texts = [[*ids, *guesses[:count]] for count in range(len(guesses) + 1)]
+        return self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts)
+
+    def keep(self, length: int) -> None:
+        """Forget the tokens behind the first `length`, and draw again by the random numbers that chose after them."""
+        unused = self._seen() - length
+        self.crop(length)
+        if unused > 0:
+            self._numbers = self._used[-unused:] + self._numbers
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens behind the first `length`."""
+        if self._seen() > length:
+            self.cache.crop(length)
+
     def repeat(self, times: int) -> None:
         """Every sequence so many times."""
         if times > 1:
@@ -93,6 +112,12 @@ class Session:
         if self.cache is not None:
             self.cache.reorder_cache(rows)
 
+    def _draw(self, count: int) -> list[float]:
+        assert self.random is not None
+        fresh = [self.random.random() for _ in range(count - len(self._numbers))]
+        self._used, self._numbers = self._numbers[:count] + fresh, self._numbers[count:]
+        return self._used
+
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
@@ -102,15 +127,15 @@ class Session:
         if texts is not None and self.processors:
             inputs |= changes(self.processors, texts, self.model.config.vocab_size)
         if isinstance(wanted, Drawn):
-            assert self.random is not None
-            inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
+            inputs["uniform"] = Tensor.from_values(self._draw(len(texts or ids)), "float32")
         if any(self.padding):
             total = seen + len(ids[0])
             inputs["attention_mask"] = _tensor([[0] * min(pad, total) + [1] * (total - pad) for pad in self.padding])
             inputs["position_ids"] = _tensor([[max(i - pad, 0) for i in range(seen, total)] for pad in self.padding])
         if self.cache is not None:
             inputs["past_key_values"] = self.cache
-        outputs, best = self.model.next_token(**inputs, wanted=wanted)
+        keep = 1 if texts is None else len(texts) // len(ids)
+        outputs, best = self.model.next_token(**inputs, wanted=wanted, keep=keep)
         if best is not None:
             for score in best.data:
                 check_best(score)
@@ -125,6 +150,7 @@ class Session:
 def next_token(
     forward: Callable[..., Any],
     wanted: Wanted,
+    keep: int = 1,
     uniform: Tensor | None = None,
     edited: Tensor | None = None,
     factors: Tensor | None = None,
@@ -133,12 +159,13 @@ def next_token(
 ) -> tuple[Any, Tensor | None]:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
-    Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. `uniform` float32 [B] are numbers
-    in [0, 1) that decide what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there
-    are any, the best of the changed logits [B, 1] comes second.
+    Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. B is the batch or, where it is
+    wanted after each of the last `keep` tokens, batch * keep. `uniform` float32 [B] are numbers in [0, 1) that decide
+    what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there are any, the best of
+    the changed logits [B, 1] comes second.
     """
-    logits = forward(logits_to_keep=1, **inputs).logits
-    logits = logits.reshape(logits.shape[0], logits.shape[-1])
+    logits = forward(logits_to_keep=keep, **inputs).logits
+    logits = logits.reshape(logits.shape[0] * logits.shape[1], logits.shape[2])
     if edited is not None and factors is not None:
         ops.edit_scores(logits, edited, factors)
     if kept is not None:

@@ -11,7 +11,9 @@ from ..generation.streamers import BaseStreamer, IncrementalDecoder
 from .base import Options, Pipeline, Row, check_choice
 
 _FREE = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}  # where neither call nor model says
-_NO_CONFIG = ("streamer", "json_schema", "regex", "choices", "logits_processor", "stopping_criteria")
+_NO_CONFIG = (
+    "streamer", "json_schema", "regex", "choices", "logits_processor", "stopping_criteria", "assistant_model"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class _OwnOptions(Options):
     json_schema: Any = None
     regex: str | None = None
     choices: Sequence[str] | None = None
+    assistant_model: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,8 +71,8 @@ TextGenerationOptions.__doc__ = """
     continue_final_message: go on with the last message of a conversation; by default if it is an assistant's.
     tools, documents, chat_template: for the chat template; tokenizer_encode_kwargs: further variables of it, or options
         of the tokenizer.
-    streamer, logits_processor, stopping_criteria, prefix_allowed_tokens_fn, generation_config, and every option of
-        generation: as in `generate`.
+    streamer, logits_processor, stopping_criteria, prefix_allowed_tokens_fn, assistant_model, generation_config, and
+        every option of generation: as in `generate`.
     json_schema, regex, choices: the form of what is written.
     """
 

@@ -252,7 +252,7 @@ class TextGenerationPipeline(Pipeline):
         """The cache, cut to what the last call's tokens and these begin with."""
         if given.get("use_cache") is False or given.get("cache_implementation") == "static":
             return None
-        kind = (given.get("cache_implementation"), given.get("kv_cache_dtype"))
+        kind = (given.get("cache_implementation"), given.get("kv_cache_dtype"), self.model.adapter_changes)
         common = 0
         for a, b in zip(self._cached, ids[:-1], strict=False):
             if a != b:
@@ -266,7 +266,7 @@ class TextGenerationPipeline(Pipeline):
             except InputError:  # a sliding window has gone past
                 self.clear_cache()
         if self._cache is None:
-            self._cache, self._cache_kind = make_cache(*kind, 0), kind
+            self._cache, self._cache_kind = make_cache(*kind[:2], 0), kind
         return self._cache
 
     # Texts in and out

@@ -15,7 +15,7 @@ from inpage import pipeline, set_seed, token_log_probabilities
 from inpage.errors import InputError, UnsupportedError
 from inpage.generation.cache import DynamicCache
 from inpage.generation.configuration import GenerationConfig
-from inpage.generation.logits_process import LogitsProcessor
+from inpage.generation.logits_process import LogitsProcessor, SuppressTokensLogitsProcessor
 from inpage.generation.stopping_criteria import StopStringCriteria
 from inpage.generation.streamers import CallbackStreamer, IncrementalDecoder, TextIteratorStreamer, TextStreamer
 from inpage.models.auto import AutoModelForCausalLM
@@ -385,6 +385,60 @@ def test_scores_and_logits(model: Any) -> None:
     assert output.past_key_values.get_seq_length() == 10
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_states_and_maps_of_every_step(name: str, use_cache: bool) -> None:
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / name)) as model:
+        wanted = {"output_hidden_states": True, "output_attentions": True}
+        given: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": 4, "eos_token_id": 419}
+        output = model.generate(BATCH, **given, use_cache=use_cache, return_dict_in_generate=True, **wanted)
+        assert output.sequences.tolist() == model.generate(BATCH, **given).tolist()
+        mask = [[*row, 1, 1, 1] for row in MASK]
+        positions = [[max(i - row.count(0), 0) for i in range(11)] for row in MASK]
+        whole = model(output.sequences.tolist(), attention_mask=[[*r, 1] for r in mask],
+                      position_ids=[[*p, p[-1] + 1] for p in positions], **wanted)  # fmt: skip
+        for field in ("hidden_states", "attentions"):
+            steps = output[field]
+            assert len(steps) == 4
+            for step, layers in enumerate(steps):
+                assert len(layers) == len(whole[field])
+                first = 0 if step == 0 or not use_cache else 7 + step
+                for found, expected in zip(layers, whole[field], strict=True):
+                    part = np.asarray(expected)[..., first : 8 + step, :]
+                    if field == "attentions":
+                        part = part[..., : 8 + step]
+                    found = np.asarray(found)
+                    assert found.shape == part.shape
+                    seen = [np.abs(found[b] - part[b])[..., max(row.count(0) - first, 0) :, :].max()
+                            for b, row in enumerate(MASK)]  # fmt: skip
+                    assert max(seen) < 1e-4
+
+
+def test_states_of_beams_and_samples_are_those_of_all_sequences(model: Any) -> None:
+    wanted: dict[str, Any] = {"return_dict_in_generate": True, "output_hidden_states": True, "max_new_tokens": 2}
+    for options in ({"num_beams": 3}, {"num_return_sequences": 3, "do_sample": True}):
+        output = model.generate(PROMPT, **wanted, **options)
+        assert [[layer.shape for layer in step] for step in output.hidden_states] == [
+            [(3, 8, 32)] * 3, [(3, 1, 32)] * 3
+        ]  # fmt: skip
+        first = np.asarray(output.hidden_states[0][1])
+        assert (first == first[:1]).all()
+    with pytest.raises(UnsupportedError, match="output_hidden_states"):
+        model.generate(PROMPT, **wanted, prompt_lookup_num_tokens=3)
+    with pytest.raises(InputError, match="no effect"):
+        model.generate(PROMPT, output_attentions=True)
+
+
+def test_processors_that_callers_derive_are_called(model: Any) -> None:
+    class Only(SuppressTokensLogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            for row in scores:
+                row[7] = 1e9
+            return scores
+
+    assert model.generate(PROMPT, max_new_tokens=2, logits_processor=[Only([5])]).tolist()[0][-2:] == [7, 7]
+
+
 def test_guidance_leads_away_from_the_negative_prompt(model: Any) -> None:
     plain = model.generate(PROMPT, max_new_tokens=6).tolist()
     assert model.generate(PROMPT, max_new_tokens=6, guidance_scale=3.0).tolist() != plain
@@ -565,6 +619,7 @@ def test_shapes_of_results(pipe: Any) -> None:
         ("x", {"max_new_token": 3}, "no option"),
         ("x", {"handle_long_generation": "cut"}, "hole"),
         ("x", {"temperature": -1.0}, "temperature"),
+        ("x", {"return_dict_in_generate": True}, "texts"),
     ],
 )
 def test_refused_by_the_pipeline(pipe: Any, value: Any, options: dict[str, Any], words: str) -> None:

@@ -59,6 +59,8 @@ DEFAULTS: dict[str, Any] = {
     "num_return_sequences": 1,
     "output_scores": False,
     "output_logits": False,
+    "output_hidden_states": False,
+    "output_attentions": False,
     "return_dict_in_generate": False,
     "pad_token_id": None,
     "bos_token_id": None,
@@ -82,8 +84,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "assistant_ensemble_weight": (),
     "speculation_type": (),
     "is_assistant": (False,),
-    "output_attentions": (False,),
-    "output_hidden_states": (False,),
     "compile_config": (),
     "max_cache_len": (),
     "cache_config": (),
@@ -102,6 +102,7 @@ _ASSISTED = (
     "disable_compile",
 )
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "seed")
+_OUTPUTS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
 _BEAMS = ("early_stopping", "length_penalty")
 _BOOLEANS = tuple(name for name, value in DEFAULTS.items() if isinstance(value, bool) and name != "early_stopping")
 _COUNTS = {
@@ -195,7 +196,7 @@ class GenerationConfig(Awaitable):
             (_SAMPLING, self.do_sample, "Set do_sample=True."),
             (_BEAMS, self.num_beams > 1, "Set num_beams."),
             (("max_matching_ngram_size",), self.prompt_lookup_num_tokens, "Set prompt_lookup_num_tokens."),
-            (("output_scores", "output_logits"), self.return_dict_in_generate, "Set return_dict_in_generate=True."),
+            (_OUTPUTS, self.return_dict_in_generate, "Set return_dict_in_generate=True."),
         ):
             for name in names:
                 if not applies and given.get(name) not in (None, DEFAULTS[name]):

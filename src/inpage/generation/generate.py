@@ -84,7 +84,8 @@ class GenerationMixin:
         or those that prompt_lookup_num_tokens finds in the text so far, are verified together; the result is the same.
 
         With return_dict_in_generate, a ModelOutput of `sequences`, `past_key_values` and, as asked for, `scores`,
-        `logits`, `sequences_scores` and `beam_indices`. Raises InputError and UnsupportedError for options that are
+        `logits`, `hidden_states` and `attentions` (a tuple over the layers for each step), `sequences_scores` and
+        `beam_indices`. Raises InputError and UnsupportedError for options that are
         unknown, unfit or without effect.
         """
         steps = self.generate_steps(inputs, generation_config, **options)
@@ -152,7 +153,7 @@ class GenerationMixin:
             owned = not config.return_dict_in_generate
         random = _random if config.seed is None else Random(config.seed)
         request = Request(
-            session=Session(self, cache, padding, config.prefill_chunk_size, random),
+            session=Session(self, cache, padding, config.prefill_chunk_size, random, _details(config)),
             prompts=ids,
             config=config,
             processors=processors,
@@ -203,6 +204,7 @@ class GenerationMixin:
             "use_cache=False": not config.use_cache,
             "guidance_scale": config.guidance_scale not in (None, 1),
             "RoPE that follows the length": self._dynamic_rope,
+            "output_hidden_states or output_attentions": bool(_details(config)),
         }
         if found := [name for name, applies in unfit.items() if applies]:
             raise UnsupportedError(f"Assisted decoding does not go with {', '.join(found)}.")
@@ -268,6 +270,12 @@ def _run(request: Request, owned: Any, cache: Any, assistant: Assistant | None) 
     if not config.return_dict_in_generate:
         return sequences
     return ModelOutput(sequences=sequences, **decoding.extras(), past_key_values=cache)
+
+
+def _details(config: GenerationConfig) -> list[str]:
+    """Outputs of the model that are wanted of every step."""
+    wanted = {"hidden_states": config.output_hidden_states, "attentions": config.output_attentions}
+    return [name for name, asked in wanted.items() if asked and config.return_dict_in_generate]
 
 
 def _prompts(

@@ -149,6 +149,13 @@ class EditProcessor(SparseProcessor, RowProcessor):
                     row[token] = x * (below if x < 0 else above) + bias
 
 
+def are_sparse(processors: Iterable[Any]) -> bool:
+    """Whether kernels can do what the processors do. Those that callers derive may do something else."""
+    return all(
+        isinstance(each, SparseProcessor) and type(each).__module__.startswith(__package__) for each in processors
+    )
+
+
 class RepetitionPenaltyLogitsProcessor(EditProcessor):
     """Makes tokens that occurred less likely (`penalty` > 1) or more.
 

@@ -44,22 +44,25 @@ class Session:
         padding: Sequence[int],
         chunk: int | None = None,
         random: Random | None = None,
-        processors: Sequence[SparseProcessor] = (),
+        details: Sequence[str] = (),
     ) -> None:
         """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn.
 
-        `processors` change the logits before what is wanted is taken from them.
+        `details` are names of further outputs of the model, which `seen` has by name, an item for each run.
         """
         self.model = model
         self.random = random
-        self.processors = processors
+        self.processors: Sequence[SparseProcessor] = ()  # change the logits before what is wanted is taken from them
+        self.seen: dict[str, list[Any]] = {name: [] for name in details}
         self._numbers: list[float] = []  # random ones that are next, before fresh ones
         self._used: list[float] = []  # by the last run
         self.cache = cache
         self.padding = list(padding)
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
         whole = getattr(model.base_model, "dynamic_rope", None) is not None
-        self.chunk = chunk or (sys.maxsize if whole else max(1, CHUNK // len(padding)))
+        self.chunk = chunk or max(1, CHUNK // len(padding))
+        if details or (whole and not chunk):
+            self.chunk = sys.maxsize
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
         """What is wanted after prompts of one length; yields between two chunks of them."""
@@ -104,6 +107,8 @@ class Session:
         """Every sequence so many times."""
         if times > 1:
             self.padding = [count for count in self.padding for _ in range(times)]
+            for found in self.seen.values():
+                found[:] = [tuple(_repeat_rows(tensor, times) for tensor in layers) for layers in found]
             if self.cache is not None:
                 self.cache.batch_repeat_interleave(times)
 
@@ -135,7 +140,10 @@ class Session:
         if self.cache is not None:
             inputs["past_key_values"] = self.cache
         keep = 1 if texts is None else len(texts) // len(ids)
-        outputs, best = self.model.next_token(**inputs, wanted=wanted, keep=keep)
+        flags = {f"output_{name}": True for name in self.seen}
+        outputs, best, details = self.model.next_token(**inputs, wanted=wanted, keep=keep, **flags)
+        for name, found in self.seen.items():
+            found.append(details[name])
         if best is not None:
             for score in best.data:
                 check_best(score)
@@ -156,29 +164,30 @@ def next_token(
     factors: Tensor | None = None,
     kept: Tensor | None = None,
     **inputs: Any,
-) -> tuple[Any, Tensor | None]:
+) -> tuple[Any, Tensor | None, dict[str, Any]]:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
     Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. B is the batch or, where it is
     wanted after each of the last `keep` tokens, batch * keep. `uniform` float32 [B] are numbers in [0, 1) that decide
     what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there are any, the best of
-    the changed logits [B, 1] comes second.
+    the changed logits [B, 1] comes second. Third come hidden states and attention maps, if `inputs` ask for them.
     """
-    logits = forward(logits_to_keep=keep, **inputs).logits
-    logits = logits.reshape(logits.shape[0] * logits.shape[1], logits.shape[2])
+    outputs = forward(logits_to_keep=keep, **inputs)
+    details = {name: outputs.get(name) for name in ("hidden_states", "attentions")}
+    logits = outputs.logits.reshape(-1, outputs.logits.shape[2])
     if edited is not None and factors is not None:
         ops.edit_scores(logits, edited, factors)
     if kept is not None:
         ops.mask_scores(logits, kept)
     best = None if edited is None and kept is None else ops.topk(logits, 1)[0]
     if wanted == "logits":
-        return logits, best
-    if isinstance(wanted, Drawn):
+        found = logits
+    elif isinstance(wanted, Drawn):
         assert uniform is not None
-        return ops.sample(logits, uniform, **wanted._asdict()), best
-    if wanted == "argmax":
-        return ops.argmax(logits), best
-    return ops.topk(logits, min(wanted, logits.shape[-1])), best
+        found = ops.sample(logits, uniform, **wanted._asdict())
+    else:
+        found = ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
+    return found, best, details
 
 
 def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dict[str, Tensor]:
@@ -217,6 +226,13 @@ def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dic
 def repeated(outputs: list[Any], times: int) -> list[Any]:
     """Outputs of a batch whose sequences are repeated."""
     return [row[:] if isinstance(row, array) else row for row in outputs for _ in range(times)]
+
+
+def _repeat_rows(tensor: Tensor, times: int) -> Tensor:
+    size = tensor.nbytes // tensor.shape[0]
+    data = bytes(tensor.data.cast("B"))
+    rows = [data[start : start + size] * times for start in range(0, len(data), size)]
+    return from_bytes((tensor.shape[0] * times, *tensor.shape[1:]), tensor.dtype, b"".join(rows))
 
 
 def unconditional(session: Session, prompts: Ids) -> Callable[[Ids], Rows]:

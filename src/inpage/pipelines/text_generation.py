@@ -45,7 +45,8 @@ class _OwnOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
-        GenerationConfig(**self.generation())
+        if GenerationConfig(**self.generation()).return_dict_in_generate:
+            raise InputError("A pipeline gives texts, no outputs of steps.", hint="Call model.generate().")
 
     def generation(self) -> dict[str, Any]:
         """What of the options is about generation."""

@@ -200,22 +200,23 @@ def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dic
     for processor in processors:
         for row, edits in enumerate(processor.edits(texts, size)):
             for tokens, below, above, bias in edits:
-                index.extend(row * size + token for token in tokens if token < size)
-                factors.extend(array("f", (below, above, bias)) * (len(index) - len(factors) // 3))
+                places = [row * size + token for token in tokens if token < size]
+                index.fromlist(places)
+                factors.extend(array("f", (below, above, bias)) * len(places))
         for row, mask in enumerate(processor.masks(texts, size)):
             if mask is not None:
                 before = masks[row]
                 masks[row] = mask if before is None else bytes(map(and_, before, mask))
     inputs: dict[str, Tensor] = {}
     if any(isinstance(processor, EditProcessor) for processor in processors):
-        places = EDITS
-        while places < len(index):
-            places *= 4
-        rest = places - len(index)
+        count = EDITS
+        while count < len(index):
+            count *= 4
+        rest = count - len(index)
         index.extend(array("i", [-1]) * rest)
         factors.frombytes(bytes(12 * rest))
-        inputs["edited"] = from_bytes((places,), "int32", memoryview(index))
-        inputs["factors"] = from_bytes((places, 3), "float32", memoryview(factors))
+        inputs["edited"] = from_bytes((count,), "int32", memoryview(index))
+        inputs["factors"] = from_bytes((count, 3), "float32", memoryview(factors))
     if not all(isinstance(processor, EditProcessor) for processor in processors):
         nbytes = mask_nbytes(size)
         bits = b"".join(mask or b"\xff" * nbytes for mask in masks)

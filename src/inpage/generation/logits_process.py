@@ -151,9 +151,7 @@ class EditProcessor(SparseProcessor, RowProcessor):
 
 def are_sparse(processors: Iterable[Any]) -> bool:
     """Whether kernels can do what the processors do. Those that callers derive may do something else."""
-    return all(
-        isinstance(each, SparseProcessor) and type(each).__module__.startswith(__package__) for each in processors
-    )
+    return all(isinstance(each, SparseProcessor) and type(each).__module__.startswith("inpage.") for each in processors)
 
 
 class RepetitionPenaltyLogitsProcessor(EditProcessor):

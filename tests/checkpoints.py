@@ -1,12 +1,16 @@
 """Checkpoints for tests: made of arrays, kept in memory, served in chunks of any size."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
 
 from inpage.errors import FileNotFoundInRepositoryError
 from inpage.hub import Chunk
@@ -108,3 +112,41 @@ class MemoryRepository:
             if stop is None and self.fail_at is not None and begin >= self.fail_at:
                 raise self.error
             yield Chunk(memoryview(data)[begin : min(begin + self.chunk, end)])
+
+
+def _shape_of(weights: Mapping[str, Array], path: str) -> tuple[int, int]:
+    out, inner = weights[f"{path}.weight"].shape
+    return (inner, out) if ".c_" in path else (out, inner)
+
+
+def write_adapter(
+    folder: Path,
+    base: Path,
+    targets: str,
+    rank: int = 4,
+    seed: int = 0,
+    alpha: float = 8,
+    dtype: str = "float32",
+    prefix: str = "base_model.model.",
+    **config: Any,
+) -> dict[str, Array]:
+    """Files of an adapter for the layers that a pattern fits; returns scale * B A by path, in float64."""
+    weights = load_file(base / "model.safetensors")
+    random = np.random.default_rng(seed)
+    tensors: dict[str, Array] = {}
+    deltas: dict[str, Array] = {}
+    values = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none"} | config
+    for path in [name.removesuffix(".weight") for name in weights if re.search(targets, name)]:
+        out, inner = _shape_of(weights, path)
+        last = path.rpartition(".")[2]
+        r = values.get("rank_pattern", {}).get(last, rank)
+        scale = values.get("alpha_pattern", {}).get(last, alpha) / (sqrt(r) if values.get("use_rslora") else r)
+        a = random.normal(0, 0.3, (r, inner)).astype(dtype)
+        b = random.normal(0, 0.3, (out, r)).astype(dtype)
+        tensors[f"{prefix}{path}.lora_A.weight"], tensors[f"{prefix}{path}.lora_B.weight"] = a, b
+        deltas[path] = scale * b.astype(np.float64) @ a.astype(np.float64)
+    values.setdefault("target_modules", sorted({path.rpartition(".")[2] for path in deltas}))
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+    return deltas

@@ -15,6 +15,7 @@ const VISITED = "inpage-chat-visited";
 
 /** @type {HTMLTextAreaElement} */ const question = element("question");
 /** @type {HTMLFormElement} */ const form = element("ask");
+const panel = /** @type {HTMLElement} */ (document.querySelector(".chat"));
 const scroller = element("scroller");
 const list = element("messages");
 
@@ -40,6 +41,7 @@ function load() {
     (loaded) => {
       localStorage.setItem(VISITED, "yes");
       element("work").hidden = true;
+      void countRequests();
       return loaded;
     },
     (error) => {
@@ -77,6 +79,7 @@ async function ask(text) {
   } catch (error) {
     answer.end = isAborted(error) ? "stopped" : "failed";
     showError(error);
+    if (answer.content && isAborted(error)) element("work").hidden = true; // the answer says so itself
   }
   if (answer.content) {
     messages.push(answer);
@@ -154,6 +157,7 @@ function setAnswering(now) {
     /** @type {HTMLButtonElement} */ (element(id)).disabled = now || !messages.length;
   }
   scroller.scrollTop = scroller.scrollHeight;
+  if (messages.length) panel.scrollIntoView({ block: "nearest" });
 }
 
 /** @param {Message} message */
@@ -172,8 +176,10 @@ function showMessage({ role, content }) {
 /** @param {HTMLElement} item @param {string} piece */
 function showPiece(item, piece) {
   const atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40; // else the visitor reads above
+  const inView = panel.getBoundingClientRect().bottom < innerHeight + 40;
   item.querySelector("p")?.append(piece);
   if (atEnd) scroller.scrollTop = scroller.scrollHeight;
+  if (inView) panel.scrollIntoView({ block: "nearest" }); // with the button that stops
 }
 
 /** @param {HTMLElement} item @param {Message} answer */

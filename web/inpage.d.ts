@@ -254,7 +254,7 @@ export interface ChatMessage {
 }
 
 /** Every option of generation in transformers' spelling; these are the common ones. */
-export interface TextGenerationOptions extends CallOptions {
+export interface GenerationOptions extends CallOptions {
   max_new_tokens?: number;
   do_sample?: boolean;
   temperature?: number;
@@ -267,13 +267,21 @@ export interface TextGenerationOptions extends CallOptions {
   stop_strings?: string | string[];
   /** Makes samples repeatable. */
   seed?: number;
+  /** A smaller model with the same vocabulary, whose guesses save steps; the text stays the same. */
+  assistant_model?: Model;
+  num_assistant_tokens?: number;
+  /** Guess so many tokens by what followed the same words before. */
+  prompt_lookup_num_tokens?: number;
+  [option: string]: unknown;
+}
+
+export interface TextGenerationOptions extends GenerationOptions {
   return_full_text?: boolean;
   tools?: Record<string, any>[];
   /** The form of what is written: a JSON schema, a regular expression, or one of some texts. */
   json_schema?: Record<string, any>;
   regex?: string;
   choices?: string[];
-  [option: string]: unknown;
 }
 
 /** Texts as they are written, each piece once, and in the end the result of the call. */
@@ -342,6 +350,26 @@ export interface Model extends RemoteObject {
   /** The outputs that there are, by name. Takes what a tokenizer gives. */
   (inputs: Record<string, unknown> & CallOptions): Promise<Record<string, Tensor | Tensor[]>>;
   readonly config: Promise<AnyRemoteObject>;
+  /** Causal language models: tokens [n, length], prompts included. Takes every option of generation. */
+  generate(inputs: number[][] | Tensor | Record<string, unknown>, options?: GenerationOptions): Promise<any>;
+
+  /**
+   * Adds a LoRA adapter of PEFT, from a hub id, a folder's URL or path, and makes it the active one.
+   * @param adapter_name "default" if it is left out.
+   */
+  load_adapter(name: string, adapter_name: string, options?: LoadOptions): Promise<void>;
+  load_adapter(name: string, options?: LoadOptions & { adapter_name?: string }): Promise<void>;
+  /** Makes an adapter the active one, or several, whose effects add up. */
+  set_adapter(adapter_name: string | string[]): Promise<void>;
+  active_adapters(): Promise<string[]>;
+  /** Computes as without adapters, until `enable_adapters`. */
+  disable_adapters(): Promise<void>;
+  enable_adapters(): Promise<void>;
+  /** Frees adapters. */
+  delete_adapter(adapter_names: string | string[]): Promise<void>;
+  /** Adds the active adapters, or those named, to weights in float32, until `unmerge_adapter`. */
+  merge_adapter(adapter_names?: string | string[]): Promise<void>;
+  unmerge_adapter(): Promise<void>;
   readonly [name: string]: any;
 }
 

@@ -200,7 +200,7 @@ function decode(value, connection) {
  */
 function remoteObject({ handle, callable, methods, attributes }, connection) {
   const call = (/** @type {string | undefined} */ method) => (/** @type {any[]} */ ...args) =>
-    connection.invoke("call", { handle, method }, args);
+    connection.invoke("call", { handle, method }, method === "load_adapter" ? args.map(place) : args);
   /** @type {any} */
   const object = callable ? call(undefined) : {};
   /** @type {Promise<void> | undefined} */

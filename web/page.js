@@ -92,7 +92,7 @@ export async function countRequests() {
   element("foreign").textContent = String(foreign.length);
   element("foreign").classList.toggle("bad", foreign.length > 0);
   const hosts = [...new Set(foreign.map(({ host }) => host))];
-  element("foreign-note").textContent = hosts.length ? hosts.join(", ") : `of ${all.length}, in page and worker`;
+  if (all.length) element("foreign-note").textContent = hosts.join(", ") || `of ${all.length}, in page and worker`;
 }
 
 // Theme

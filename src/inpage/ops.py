@@ -536,6 +536,23 @@ def sample(
     return y
 
 
+def edit_scores(x: Tensor, index: Tensor, factors: Tensor) -> None:
+    """Change elements of x in place, one edit after the other: index int32 [n], factors [n, 3].
+
+    A finite x.flat[index] is multiplied by the first factor if negative, else by the second, and the third is added; a
+    third of -inf makes any element -inf. An index out of range is passed over.
+    """
+    _expect("edit_scores", "factors", factors, (index.size, 3))
+    emit("edit_scores", y=x, index=index, factors=factors, count=index.size, size=x.size)
+
+
+def mask_scores(x: Tensor, bits: Tensor) -> None:
+    """Make elements of x [..., N] -inf, in place, where their bits int32 [..., ceil(N / 32)], lowest first, are 0."""
+    columns = x.shape[-1]
+    _expect("mask_scores", "bits", bits, (*x.shape[:-1], -(-columns // 32)), "int32")
+    emit("mask_scores", y=x, bits=bits, rows=x.size // columns, columns=columns)
+
+
 def _quantize_rows(x: Tensor, layout: str) -> Tensor:
     """x as the linears of a quantised layout take it; the bytes are theirs to read."""
     inner = x.shape[-1]

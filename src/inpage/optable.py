@@ -57,6 +57,7 @@ item to the next. `cache_append` writes rows `position` .. of every item.
 `copy`: y[i0*y0 + i1*y1 + i2*y2 + i3*y3] = x[i0*x0 + i1*x1 + i2*x2 + i3*x3] for i < d, 32-bit elements,
 strides in elements.
 `binary`: y[i] = a[i] op b[i % b_count].  `layer_norm`: of x + residual.  `linear`: act(x W^T + bias) + residual.
+`edit_scores` and `mask_scores` change y in place.
 `pack`: element (r, c) of the source is at r*row_stride + c*column_stride, in elements of dtype `source`.
 """
 
@@ -142,6 +143,8 @@ argmax           out:y in:x int:rows int:columns
 sample           out:y out:order out:weights in:x in:uniform int:rows int:columns int:k float:temperature float:top_p
                  float:min_p
 pack_published   out:w in:q in:scale in?:zero int:rows int:inner int:group int:source int:format int:layout
+edit_scores      out:y in:index in:factors int:count int:size
+mask_scores      out:y in:bits int:rows int:columns
 """
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inpage import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, ops
+from inpage import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, ops
 from inpage.generation.cache import DynamicCache
 from inpage.tensor import Tensor
 from tests import models
+from tests.bench import constrained
 
 from .data import HERE
 
@@ -121,6 +122,21 @@ def test_language_model() -> None:
                     ids = step(input_ids=Tensor.from_values([ids]), past_key_values=cache)[0].tolist()
                     found += ids
             assert found == row["new_ids"], row["prompt"]
+        first = reference["greedy"][0]  # guesses that are verified together change nothing
+        new = len(first["new_ids"])
+        guessed = model.generate([first["input_ids"]], max_new_tokens=new, do_sample=False, prompt_lookup_num_tokens=4)
+        assert guessed.tolist() == [first["input_ids"] + first["new_ids"]]
+
+
+def test_constrained_samples() -> None:
+    """Texts at temperature 1 have the form that is wanted. tests/bench/constrained.py looks at more of them."""
+    folder = str(models.path(SMOLLM2))
+    with AutoModelForCausalLM.from_pretrained(folder, dtype="q8g") as model:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        for form in constrained.FORMS.values():
+            texts = constrained.samples(model, tokenizer, form, constrained.BATCH)
+            assert [text for text in texts if not form.valid(text)] == []
+            assert len(set(texts)) > 1
 
 
 # Perplexity over that of float32, at most, and bits a weight. The checkpoint was made of groups of 16 unsigned steps,

@@ -512,11 +512,15 @@ def argmax_cases() -> Iterator[Case]:
 
 def sample_cases() -> Iterator[Case]:
     """What is drawn is found by going through the candidates; numbers near a limit between two are left out."""
-    x = normal(7, 200, scale=2.0)
-    x[3, ::2] = -np.inf
-    for temperature, top_k, top_p, min_p in (
+    narrow = normal(7, 200, scale=2.0)
+    narrow[3, ::2] = -np.inf
+    wide = normal(3, 5000, scale=0.5)  # of so many the best are not enough at first
+    for x, temperature, top_k, top_p, min_p in (
+        (wide, 1.0, 0, 0.9, 0.0), (wide, 1.0, 0, 0.05, 0.0), (wide, 0.2, 0, 0.999, 1e-6), (wide, 1.0, 0, 1.0, 0.0),
+        *((narrow, *options) for options in (
         (1.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.0, 5, 1.0, 0.0), (1.3, 50, 0.9, 0.0), (1.0, 0, 0.6, 0.0),
         (1.0, 0, 1.0, 0.2), (0.9, 20, 1.0, 0.1), (1.0, 0, 1e-9, 0.0), (2.0, 1, 1.0, 0.0), (1.0, 200, 0.5, 0.3),
+        )),
     ):  # fmt: skip
         k = top_k or x.shape[1]
         uniform = rng(3).random(len(x)).astype(np.float32)
@@ -525,11 +529,42 @@ def sample_cases() -> Iterator[Case]:
             [drawn(row, float(u), temperature, top_k, top_p, min_p) for row, u in zip(x, uniform, strict=True)]
         )
         yield Case(
-            "sample", f"{temperature}-{top_k}-{top_p}-{min_p}", {"x": x, "uniform": uniform},
+            "sample", f"{x.shape[1]}-{temperature}-{top_k}-{top_p}-{min_p}", {"x": x, "uniform": uniform},
             {"y": y.astype(np.int32), "order": np.zeros((len(x), k), np.int32), "weights": normal(len(x), k)},
             {"rows": len(x), "columns": x.shape[1], "k": k, "temperature": temperature, "top_p": top_p, "min_p": min_p},
             scratch=("order", "weights"),
         )  # fmt: skip
+
+
+def edit_cases() -> Iterator[Case]:
+    x = normal(40)
+    x[[4, 5, 6]] = np.inf, -np.inf, 0
+    edits = [
+        (0, 2.0, 0.5, 0.0), (1, 2.0, 0.5, 0.0), (2, 1.0, 1.0, -np.inf), (2, 3.0, 3.0, 1.0), (4, 1.0, 1.0, -np.inf),
+        (5, -1.0, 2.0, 7.0), (6, 3.0, 4.0, -1.5), (3, 1.0, 1.0, 2.5), (3, 2.0, 3.0, 0.0), (39, 0.1, 0.2, 0.0),
+        (-1, 0.0, 0.0, 0.0), (40, 0.0, 0.0, 0.0),
+    ]  # fmt: skip
+    y = [float(v) for v in x]
+    for at, below, above, summand in edits:
+        if at in range(40) and (math.isfinite(y[at]) or summand == -math.inf):
+            y[at] = y[at] * (below if y[at] < 0 else above) + summand if math.isfinite(summand) else summand
+    index = np.array([edit[0] for edit in edits], np.int32)
+    factors = np.array([edit[1:] for edit in edits], np.float32)
+    for count in (0, 1, len(edits)):
+        expected = np.array(y if count == len(edits) else [y[0], *x[1:]] if count else x, np.float32)
+        yield Case("edit_scores", f"{count}", {"index": index, "factors": factors}, {"y": expected},
+                   {"count": count, "size": 40}, 1e-6, initial={"y": x})  # fmt: skip
+
+
+def mask_cases() -> Iterator[Case]:
+    for rows, columns in ((1, 1), (2, 32), (3, 75)):
+        x, kept = normal(rows, columns), rng(5).random((rows, columns)) < 0.5
+        kept[0, 0] = False
+        words = np.zeros((rows, -(-columns // 32) * 32), np.uint8)
+        words[:, :columns] = kept
+        bits = np.packbits(words, axis=1, bitorder="little").view(np.int32)
+        yield Case("mask_scores", f"{rows}x{columns}", {"bits": bits}, {"y": np.where(kept, x, np.float32(-np.inf))},
+                   {"rows": rows, "columns": columns}, 0, initial={"y": x})  # fmt: skip
 
 
 def drawn(row: Array, u: float, temperature: float, top_k: int, top_p: float, min_p: float) -> int:
@@ -1000,6 +1035,7 @@ def all_cases() -> list[Case]:
             activation_cases, binary_cases, copy_cases, convert_cases, pack_cases, unpack_cases, pool_cases,
             normalize_cases, position_ids_cases, cross_entropy_cases, loss_cases, topk_cases, fill_cases,
             cached_attention_cases, cache_cases, rms_norm_cases, rope_cases, gated_cases, argmax_cases, sample_cases,
+            edit_cases, mask_cases,
         )
         for case in cases()
     ]  # fmt: skip

@@ -121,6 +121,13 @@ def test_json_schemas(schema: Any, valid: list[Any], invalid: list[Any]) -> None
     assert [value for value in invalid if automaton.matches(json.dumps(value))] == []
 
 
+@pytest.mark.parametrize("bounds", [{}, {"minimum": -12}, {"maximum": 7}, {"minimum": -12, "maximum": 7}], ids=str)
+def test_integers_have_one_zero(bounds: dict[str, int]) -> None:
+    automaton = Automaton(json_schema_pattern({"type": "integer", **bounds}))
+    assert automaton.matches("0") and automaton.matches("-3")
+    assert not automaton.matches("-0")
+
+
 @pytest.mark.parametrize(
     ("schema", "error", "words"),
     [

@@ -1,18 +1,21 @@
 """Generation beyond transformers' golden results: options, streams, ends, caches, samples, aborts."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from inpage import pipeline, set_seed, token_log_probabilities
 from inpage.errors import InputError, UnsupportedError
 from inpage.generation.cache import DynamicCache
 from inpage.generation.configuration import GenerationConfig
-from inpage.generation.logits_process import LogitsProcessor
+from inpage.generation.logits_process import LogitsProcessor, SuppressTokensLogitsProcessor
 from inpage.generation.stopping_criteria import StopStringCriteria
 from inpage.generation.streamers import CallbackStreamer, IncrementalDecoder, TextIteratorStreamer, TextStreamer
 from inpage.models.auto import AutoModelForCausalLM
@@ -148,10 +151,187 @@ def test_samples_follow_the_probabilities(model: Any) -> None:
     assert drawn[best[1]] / 400 == pytest.approx(expected, abs=0.1)
 
 
+# Processors in kernels
+
+
+REPEATING: dict[str, Any] = {"sequence_bias": {(65,): 2.0, (341,): 3.0}, "max_new_tokens": 12}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.7},
+        {"repetition_penalty": 0.8, "encoder_repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"bad_words_ids": [[5], [341, 65], [341, 299]]},
+        {"sequence_bias": {(7,): 3.0, (7, 8): 9.5, (419,): -1.0}},
+        {"min_new_tokens": 9, "eos_token_id": [2, 65, 5]},
+        {"suppress_tokens": list(range(1, 400, 2)), "begin_suppress_tokens": [2, 4]},
+        {"exponential_decay_length_penalty": (2, 1.5)},
+    ],
+    ids=str,
+)
+def test_kernels_process_as_python_does(model: Any, options: dict[str, Any]) -> None:
+    in_python = {"return_dict_in_generate": True, "output_scores": True}
+    effects = 0
+    for inputs in ({"inputs": PROMPT}, {"inputs": BATCH, "attention_mask": MASK}):
+        given = inputs | REPEATING | options
+        expected = model.generate(**given, **in_python).sequences.tolist()
+        assert model.generate(**given).tolist() == expected
+        effects += expected != model.generate(**inputs, **REPEATING).tolist()
+    assert effects
+
+
+def test_more_edits_than_a_program_is_recorded_for(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = model.generate(PROMPT, max_new_tokens=12, repetition_penalty=1.7).tolist()
+    monkeypatch.setattr("inpage.generation.session.EDITS", 3)
+    assert model.generate(PROMPT, max_new_tokens=12, repetition_penalty=1.7).tolist() == expected
+
+
+def test_ruling_everything_out_raises(model: Any) -> None:
+    with pytest.raises(InputError, match="no distribution"):
+        model.generate(PROMPT, suppress_tokens=list(range(420)))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A small model of a large vocabulary, that of Qwen2."""
+    folder = tmp_path_factory.mktemp("wide")
+    config = json.loads(Path(LLAMA, "config.json").read_text()) | {"vocab_size": 151_936, "tie_word_embeddings": True}
+    weights = load_file(Path(LLAMA, "model.safetensors"))
+    weights.pop("lm_head.weight", None)
+    weights["model.embed_tokens.weight"] = np.random.default_rng(1).normal(0, 1, (151_936, 32)).astype(np.float32)
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    with AutoModelForCausalLM.from_pretrained(str(folder)) as wide:
+        yield wide
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"do_sample": True}, {"do_sample": True, "top_k": 0, "top_p": 0.9}, {"do_sample": True, "typical_p": 0.9},
+        {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3}, {"do_sample": True, "suppress_tokens": [5]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_comes_to_python_does_not_grow_with_the_vocabulary(
+    wide: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    executor = wide.executor
+    monkeypatch.setattr(executor, "read", lambda a, n, read_=executor.read: read.append(n) or read_(a, n))
+    set_seed(1)
+    wide.generate(PROMPT, max_new_tokens=6, eos_token_id=419, **options)
+    assert len(read) >= 6
+    assert sum(read) <= 6 * 2 * 4 * 50, "of a token no more than the 50 best, each with its score"
+
+
+# Assistants
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The model with its second layer cut off, whose guesses are right now and then."""
+    folder = tmp_path_factory.mktemp("draft")
+    config = json.loads(Path(LLAMA, "config.json").read_text()) | {"num_hidden_layers": 1}
+    weights = load_file(Path(LLAMA, "model.safetensors"))
+    save_file({name: value for name, value in weights.items() if "layers.1" not in name}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    with AutoModelForCausalLM.from_pretrained(str(folder), device="reference") as draft:
+        yield draft
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sequence_bias": {(65,): 2.0, (341,): 3.0}},  # a text that repeats itself, for the lookup
+        {"repetition_penalty": 0.7, "no_repeat_ngram_size": 4},
+        {"repetition_penalty": 0.7, "output_scores": True, "return_dict_in_generate": True},
+        {"cache_implementation": "static"},
+        {"do_sample": True, "seed": 3, "temperature": 0.3},
+        {"do_sample": True, "seed": 3, "temperature": 0.3, "repetition_penalty": 0.7},
+        {"do_sample": True, "seed": 4, "temperature": 0.3, "typical_p": 0.5},
+        {"eos_token_id": [110]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("assistant", ["prompt_lookup_num_tokens", "num_assistant_tokens"])
+def test_assisted_decoding_writes_what_the_model_does(
+    model: Any, draft: Any, assistant: str, options: dict[str, Any]
+) -> None:
+    def tokens(output: Any) -> list[list[int]]:
+        if not options.get("return_dict_in_generate"):
+            return output.tolist()
+        assert len(output.scores) == len(output.sequences[0]) - len(PROMPT[0])
+        return output.sequences.tolist()
+
+    for count in (1, 3):
+        given: dict[str, Any] = {"max_new_tokens": 30, **options}
+        helped = {assistant: count, **({} if "prompt" in assistant else {"assistant_model": draft})}
+        used = model.executor.used_bytes
+        assert tokens(model.generate(PROMPT, **given, **helped)) == tokens(model.generate(PROMPT, **given))
+        assert model.executor.used_bytes - used < 1 << 18, "programs may have been recorded, no cache remains"
+
+
+def test_guesses_save_steps(model: Any) -> None:
+    steps: list[tuple[int, int]] = []
+    run = model.generate_steps(PROMPT, assistant_model=model, num_assistant_tokens=4, max_new_tokens=21)
+    steps += run
+    made = sorted({made for made, _ in steps})
+    assert made == [0, 1, 6, 11, 16, 21][-len(made) :], "the model agrees with itself: five tokens a step"
+    repeating = {"sequence_bias": {(65,): 90.0}, "prompt_lookup_num_tokens": 4, "max_new_tokens": 21}
+    assert len(list(model.generate_steps(PROMPT, **repeating))) <= 9
+
+
+def test_a_cache_is_whole_after_assisted_decoding(model: Any, draft: Any) -> None:
+    for stop in (2, 7, 100):
+        with DynamicCache() as cache:
+            steps = model.generate_steps(PROMPT, past_key_values=cache, assistant_model=draft, max_new_tokens=9)
+            for _ in range(stop):
+                if next(steps, None) is None:
+                    break
+            steps.close()
+            length = cache.get_seq_length()
+            text = model.generate(PROMPT, max_new_tokens=9).tolist()
+            assert length <= 8 + 9
+            cache.crop(min(length, 15))
+            assert model.generate(text[0][:16], past_key_values=cache, max_length=17).tolist() == [text[0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"num_assistant_tokens": 3}, InputError, "no effect"),
+        ({"max_matching_ngram_size": 3}, InputError, "no effect"),
+        ({"prompt_lookup_num_tokens": 3, "num_beams": 2}, UnsupportedError, "more than one"),
+        ({"prompt_lookup_num_tokens": 3, "use_cache": False}, UnsupportedError, "use_cache"),
+        ({"prompt_lookup_num_tokens": 3, "guidance_scale": 2.0}, UnsupportedError, "guidance_scale"),
+        ({"prompt_lookup_num_tokens": 0}, InputError, "at least 1"),
+        ({"penalty_alpha": 0.6}, UnsupportedError, "Contrastive search has left transformers"),
+    ],
+    ids=str,
+)
+def test_refused_assistants(model: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        model.generate(PROMPT, **options)
+
+
+def test_assistants_of_another_vocabulary_are_refused(model: Any, wide: Any) -> None:
+    with pytest.raises(InputError, match="151936 tokens"):
+        model.generate(PROMPT, assistant_model=wide)
+    with pytest.raises(InputError, match="Only one"):
+        model.generate(PROMPT, assistant_model=model, prompt_lookup_num_tokens=3)
+
+
 # Batches, processors and criteria of the caller
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}, {"prefill_chunk_size": 2}], ids=str
+)
 def test_a_padded_batch_equals_single_runs(model: Any, options: dict[str, Any]) -> None:
     together = model.generate(BATCH, attention_mask=MASK, max_new_tokens=9, **options).tolist()
     for row, start, prompt in zip(together, (3, 0), BATCH, strict=True):
@@ -203,6 +383,60 @@ def test_scores_and_logits(model: Any) -> None:
     assert changed <= set(PROMPT[0]) and changed
     assert output.sequences.tolist()[0][8] == scores.index(max(scores))
     assert output.past_key_values.get_seq_length() == 10
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_states_and_maps_of_every_step(name: str, use_cache: bool) -> None:
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / name)) as model:
+        wanted = {"output_hidden_states": True, "output_attentions": True}
+        given: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": 4, "eos_token_id": 419}
+        output = model.generate(BATCH, **given, use_cache=use_cache, return_dict_in_generate=True, **wanted)
+        assert output.sequences.tolist() == model.generate(BATCH, **given).tolist()
+        mask = [[*row, 1, 1, 1] for row in MASK]
+        positions = [[max(i - row.count(0), 0) for i in range(11)] for row in MASK]
+        whole = model(output.sequences.tolist(), attention_mask=[[*r, 1] for r in mask],
+                      position_ids=[[*p, p[-1] + 1] for p in positions], **wanted)  # fmt: skip
+        for field in ("hidden_states", "attentions"):
+            steps = output[field]
+            assert len(steps) == 4
+            for step, layers in enumerate(steps):
+                assert len(layers) == len(whole[field])
+                first = 0 if step == 0 or not use_cache else 7 + step
+                for found, expected in zip(layers, whole[field], strict=True):
+                    part = np.asarray(expected)[..., first : 8 + step, :]
+                    if field == "attentions":
+                        part = part[..., : 8 + step]
+                    found = np.asarray(found)
+                    assert found.shape == part.shape
+                    seen = [np.abs(found[b] - part[b])[..., max(row.count(0) - first, 0) :, :].max()
+                            for b, row in enumerate(MASK)]  # fmt: skip
+                    assert max(seen) < 1e-4
+
+
+def test_states_of_beams_and_samples_are_those_of_all_sequences(model: Any) -> None:
+    wanted: dict[str, Any] = {"return_dict_in_generate": True, "output_hidden_states": True, "max_new_tokens": 2}
+    for options in ({"num_beams": 3}, {"num_return_sequences": 3, "do_sample": True}):
+        output = model.generate(PROMPT, **wanted, **options)
+        assert [[layer.shape for layer in step] for step in output.hidden_states] == [
+            [(3, 8, 32)] * 3, [(3, 1, 32)] * 3
+        ]  # fmt: skip
+        first = np.asarray(output.hidden_states[0][1])
+        assert (first == first[:1]).all()
+    with pytest.raises(UnsupportedError, match="output_hidden_states"):
+        model.generate(PROMPT, **wanted, prompt_lookup_num_tokens=3)
+    with pytest.raises(InputError, match="no effect"):
+        model.generate(PROMPT, output_attentions=True)
+
+
+def test_processors_that_callers_derive_are_called(model: Any) -> None:
+    class Only(SuppressTokensLogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            for row in scores:
+                row[7] = 1e9
+            return scores
+
+    assert model.generate(PROMPT, max_new_tokens=2, logits_processor=[Only([5])]).tolist()[0][-2:] == [7, 7]
 
 
 def test_guidance_leads_away_from_the_negative_prompt(model: Any) -> None:
@@ -301,8 +535,6 @@ def test_an_abort_leaves_the_cache_usable_and_nothing_behind(model: Any, stop: i
 
 
 def test_logarithms_of_probabilities(model: Any) -> None:
-    import numpy as np
-
     logits = np.asarray(model(PROMPT).logits)[0].astype("float64")
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = [logs[i, token] for i, token in enumerate(PROMPT[0][1:])]
@@ -387,6 +619,7 @@ def test_shapes_of_results(pipe: Any) -> None:
         ("x", {"max_new_token": 3}, "no option"),
         ("x", {"handle_long_generation": "cut"}, "hole"),
         ("x", {"temperature": -1.0}, "temperature"),
+        ("x", {"return_dict_in_generate": True}, "texts"),
     ],
 )
 def test_refused_by_the_pipeline(pipe: Any, value: Any, options: dict[str, Any], words: str) -> None:

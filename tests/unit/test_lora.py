@@ -1,9 +1,7 @@
 """LoRA adapters in PEFT's files, against weights that NumPy merged: loading, switching, merging, memory, errors."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from math import sqrt
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -13,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from inpage import AutoModelForCausalLM
+from inpage import AutoModelForCausalLM, pipeline
 from inpage.errors import (
     CheckpointError,
     ConfigError,
@@ -22,51 +20,13 @@ from inpage.errors import (
     MismatchedShapesError,
     UnsupportedError,
 )
-from tests.checkpoints import bfloat16, encode
+from tests.checkpoints import bfloat16, encode, write_adapter
 
 DECODERS = Path(__file__).parent.parent / "golden" / "decoders"
 LLAMA, GPT2 = DECODERS / "llama", DECODERS / "gpt2"
 IDS = [[1, 341, 299, 321, 381, 341, 328, 323]]
 TOLERANCE = 1e-4
 Array = npt.NDArray[Any]
-
-
-def shape_of(weights: Mapping[str, Array], path: str) -> tuple[int, int]:
-    out, inner = weights[f"{path}.weight"].shape
-    return (inner, out) if ".c_" in path else (out, inner)
-
-
-def write_adapter(
-    folder: Path,
-    base: Path,
-    targets: str,
-    rank: int = 4,
-    seed: int = 0,
-    alpha: float = 8,
-    dtype: str = "float32",
-    prefix: str = "base_model.model.",
-    **config: Any,
-) -> dict[str, Array]:
-    """Files of an adapter for the layers that a pattern fits; returns scale * B A by path, in float64."""
-    weights = load_file(base / "model.safetensors")
-    random = np.random.default_rng(seed)
-    tensors: dict[str, Array] = {}
-    deltas: dict[str, Array] = {}
-    values = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "bias": "none"} | config
-    for path in [name.removesuffix(".weight") for name in weights if re.search(targets, name)]:
-        out, inner = shape_of(weights, path)
-        last = path.rpartition(".")[2]
-        r = values.get("rank_pattern", {}).get(last, rank)
-        scale = values.get("alpha_pattern", {}).get(last, alpha) / (sqrt(r) if values.get("use_rslora") else r)
-        a = random.normal(0, 0.3, (r, inner)).astype(dtype)
-        b = random.normal(0, 0.3, (out, r)).astype(dtype)
-        tensors[f"{prefix}{path}.lora_A.weight"], tensors[f"{prefix}{path}.lora_B.weight"] = a, b
-        deltas[path] = scale * b.astype(np.float64) @ a.astype(np.float64)
-    values.setdefault("target_modules", sorted({path.rpartition(".")[2] for path in deltas}))
-    folder.mkdir(exist_ok=True)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(values))
-    return deltas
 
 
 def merged_logits(folder: Path, base: Path, *all_deltas: Mapping[str, Array]) -> Array:
@@ -264,6 +224,19 @@ def test_generation_follows_the_adapter(model: Any, tmp_path: Path) -> None:
     assert adapted[0][len(IDS[0])] == int(logits(model)[0, -1].argmax())
     model.disable_adapters()
     assert model.generate(IDS, max_new_tokens=6, do_sample=False).tolist() == plain
+
+
+def test_a_pipeline_keeps_nothing_that_other_weights_computed(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "a", LLAMA, ALL, alpha=32)
+    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "return_tensors": True}
+    with pipeline("text-generation", str(LLAMA)) as pipe:
+        plain = pipe("Once upon a time", **options)
+        pipe.model.load_adapter(str(tmp_path / "a"))
+        adapted = pipe("Once upon a time", **options)
+        pipe.clear_cache()
+        assert pipe("Once upon a time", **options) == adapted != plain
+        pipe.model.disable_adapters()
+        assert pipe("Once upon a time", **options) == plain
 
 
 def test_disposing_gives_everything_back(tmp_path: Path) -> None:

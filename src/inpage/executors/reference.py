@@ -545,12 +545,36 @@ def sample(m: Memory, y: int, order: int, weights: int, x: int, uniform: int, ro
     m.put(y, np.array(chosen), np.int32)
 
 
+def edit_scores(m: Memory, y: int, index: int, factors: int, count: int, size: int) -> None:
+    """y [size], in place: y[index[j]] times factors[j, 0] where it is negative, else factors[j, 1], plus factors[j, 2].
+
+    One edit after the other, j < count; an index outside 0 .. size - 1 is passed over. A score that is not finite stays
+    as it is, but a summand of -inf makes any score -inf.
+    """
+    scores = m.array(y, (size,))
+    for at, (below, above, summand) in zip(m.integers(index, count), m.floats(factors, count, 3), strict=True):
+        if not 0 <= at < size:
+            continue
+        if summand == -np.inf:
+            scores[at] = summand
+        elif np.isfinite(scores[at]):
+            scores[at] = scores[at] * (below if scores[at] < 0 else above) + summand
+
+
+def mask_scores(m: Memory, y: int, bits: int, rows: int, columns: int) -> None:
+    """y [rows, columns], in place: -inf where a bit of bits int32 [rows, ceil(columns / 32)], lowest first, is 0."""
+    words = m.array(bits, (rows, -(-columns // 32)), np.uint32)
+    kept = (words[:, :, None] >> np.arange(32, dtype=np.uint32) & 1).reshape(rows, -1)[:, :columns]
+    m.put(y, np.where(kept, m.array(y, (rows, columns)), np.float32(-np.inf)))
+
+
 FUNCTIONS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
         embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
         pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
         rms_norm, positions, rotary_tables, rope, gated, cache_append, cache_read, gather, argmax, sample,
+        edit_scores, mask_scores,
         quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
         pack_published,
     )

@@ -53,9 +53,14 @@ DEFAULTS: dict[str, Any] = {
     "begin_suppress_tokens": None,
     "sequence_bias": None,
     "guidance_scale": None,
+    "num_assistant_tokens": 5,
+    "prompt_lookup_num_tokens": None,
+    "max_matching_ngram_size": 2,
     "num_return_sequences": 1,
     "output_scores": False,
     "output_logits": False,
+    "output_hidden_states": False,
+    "output_attentions": False,
     "return_dict_in_generate": False,
     "pad_token_id": None,
     "bos_token_id": None,
@@ -75,21 +80,21 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "token_healing": (False,),
     "low_memory": (False,),
     "use_mtp": (False,),
-    "prompt_lookup_num_tokens": (),
-    "max_matching_ngram_size": (),
     "assistant_early_exit": (),
     "assistant_ensemble_weight": (),
     "speculation_type": (),
     "is_assistant": (False,),
-    "output_attentions": (False,),
-    "output_hidden_states": (False,),
     "compile_config": (),
     "max_cache_len": (),
     "cache_config": (),
 }
+_REMOVED = {
+    "penalty_alpha": "Contrastive search", "dola_layers": "DoLa", "num_beam_groups": "Group beam search",
+    "diversity_penalty": "Group beam search", "constraints": "Constrained beam search",
+    "force_words_ids": "Constrained beam search",
+}  # fmt: skip
 # Settings of assisted decoding, which files may have and which are without effect there as here.
 _ASSISTED = (
-    "num_assistant_tokens",
     "num_assistant_tokens_schedule",
     "assistant_confidence_threshold",
     "assistant_lookbehind",
@@ -97,12 +102,13 @@ _ASSISTED = (
     "disable_compile",
 )
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "seed")
+_OUTPUTS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
 _BEAMS = ("early_stopping", "length_penalty")
 _BOOLEANS = tuple(name for name, value in DEFAULTS.items() if isinstance(value, bool) and name != "early_stopping")
 _COUNTS = {
     "max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0, "num_beams": 1,
     "prefill_chunk_size": 1, "top_k": 0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
-    "num_return_sequences": 1,
+    "num_return_sequences": 1, "num_assistant_tokens": 1, "prompt_lookup_num_tokens": 1, "max_matching_ngram_size": 1,
 }  # fmt: skip
 
 
@@ -189,7 +195,8 @@ class GenerationConfig(Awaitable):
         for names, applies, hint in (
             (_SAMPLING, self.do_sample, "Set do_sample=True."),
             (_BEAMS, self.num_beams > 1, "Set num_beams."),
-            (("output_scores", "output_logits"), self.return_dict_in_generate, "Set return_dict_in_generate=True."),
+            (("max_matching_ngram_size",), self.prompt_lookup_num_tokens, "Set prompt_lookup_num_tokens."),
+            (_OUTPUTS, self.return_dict_in_generate, "Set return_dict_in_generate=True."),
         ):
             for name in names:
                 if not applies and given.get(name) not in (None, DEFAULTS[name]):
@@ -257,7 +264,10 @@ def unknown_option(name: str) -> InputError:
 
 
 def _unsupported(name: str, value: Any) -> UnsupportedError:
-    return UnsupportedError(f"The option {name}={value!r:.60} of generation is not supported.", hint="Leave it out.")
+    hint = "Leave it out."
+    if name in _REMOVED:
+        hint = f"{_REMOVED[name]} has left transformers, too, for a repository whose code would have to be run."
+    return UnsupportedError(f"The option {name}={value!r:.60} of generation is not supported.", hint=hint)
 
 
 def _check(name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import inf
 from sys import maxsize
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from ..errors import InputError, UnsupportedError
 from .automaton import DEAD, Automaton
 from .json_schema import json_schema_pattern
-from .logits_process import LogitsProcessor
+from .logits_process import SparseProcessor, mask_nbytes
 from .scores import Ids, Row, Rows
 from .token_bytes import TokenBytes
 
@@ -44,13 +44,14 @@ class Vocabulary:
 class Mask(NamedTuple):
     """Tokens that may follow, with the automaton's states after them.
 
-    `blocked` are the others, where they are fewer. `farthest` is how many bytes it takes at most from one of the states
-    to the end.
+    `blocked` are the others, where they are fewer; `bits` has those that may follow. `farthest` is how many bytes it
+    takes at most from one of the states to the end.
     """
 
     tokens: "array[int]"
     states: "array[int]"
     blocked: "array[int] | None"
+    bits: bytes
     farthest: int
 
 
@@ -97,7 +98,7 @@ class Constraint:
         blocked = None
         if 2 * len(tokens) > len(vocabulary.tokens):
             blocked = array("i", sorted(set(range(len(vocabulary.tokens))).difference(tokens)))
-        return Mask(tokens, states, blocked, farthest)
+        return Mask(tokens, states, blocked, bytes(_bits(tokens, len(vocabulary.tokens))), farthest)
 
     def _walk_part(self, state: int, start: int, stop: int, tokens: "array[int]", states: "array[int]") -> None:
         """Append the possible ones of the tokens number `start` to `stop`, and the states after them."""
@@ -121,7 +122,7 @@ class Constraint:
                 states.append(reached)
 
 
-class ConstrainedLogitsProcessor(LogitsProcessor):
+class ConstrainedLogitsProcessor(SparseProcessor):
     """Rules out tokens that no text of the constraint goes on with.
 
     `prompt_length` tokens come before the text, `eos_token_id` ends it, and it is whole within `max_length` tokens.
@@ -145,14 +146,24 @@ class ConstrainedLogitsProcessor(LogitsProcessor):
             )
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
-        states: dict[tuple[int, ...], int] = {(): 0}
-        results: Rows = []
-        for ids, row in zip(input_ids, scores, strict=True):
-            written = tuple(ids[self.prompt_length :])
-            state = states[written] = self._state(written)
-            results.append(self._masked(state, row, len(ids)) if state != DEAD else row)
-        self._states = states
-        return results
+        return [
+            row if state == DEAD else self._masked(state, row, len(ids))
+            for state, ids, row in zip(self._reached(input_ids), input_ids, scores, strict=True)
+        ]
+
+    def masks(self, input_ids: Ids, size: int) -> list[bytearray | None]:
+        return [
+            None if state == DEAD else self._allowed(state, size, len(ids))
+            for state, ids in zip(self._reached(input_ids), input_ids, strict=True)
+        ]
+
+    def _reached(self, input_ids: Ids) -> list[int]:
+        """The states after what has been written of each sequence."""
+        texts = [tuple(ids[self.prompt_length :]) for ids in input_ids]
+        for written in texts:
+            self._states[written] = self._state(written)
+        self._states = {(): 0} | {written: self._states[written] for written in texts}
+        return [self._states[written] for written in texts]
 
     def _state(self, written: tuple[int, ...]) -> int:
         """The state after tokens, by that after all but the last; DEAD for what has ended."""
@@ -169,10 +180,9 @@ class ConstrainedLogitsProcessor(LogitsProcessor):
         return state
 
     def _masked(self, state: int, row: Row, length: int) -> Row:
-        mask, automaton = self.constraint.mask(state), self.constraint.automaton
-        left = inf if self.max_length is None else self.max_length - length - 1
-        close = left <= mask.farthest
-        if mask.blocked is not None and not close:
+        mask = self.constraint.mask(state)
+        room = self._room(mask, length)
+        if mask.blocked is not None and room is None:
             known = min(len(row), len(self.constraint.vocabulary.tokens))
             masked = row[:known] + array("f", [-inf]) * (len(row) - known)
             for token in mask.blocked:
@@ -180,15 +190,40 @@ class ConstrainedLogitsProcessor(LogitsProcessor):
                     masked[token] = -inf
         else:
             masked = array("f", [-inf]) * len(row)
-            for token, reached in zip(mask.tokens, mask.states, strict=True):
-                if token < len(row) and (not close or automaton.distance[reached] <= left):
+            for token in self._fitting(mask, room):
+                if token < len(row):
                     masked[token] = row[token]
-        if automaton.accepting[state]:
+        if self.constraint.automaton.accepting[state]:
             for token in self.ends:
                 masked[token] = row[token]
         if max(masked) == -inf:
-            raise UnsupportedError("No token of this vocabulary goes on with the wanted form.")
+            raise _stuck()
         return masked
+
+    def _allowed(self, state: int, size: int, length: int) -> bytearray:
+        mask = self.constraint.mask(state)
+        room = self._room(mask, length)
+        nbytes = mask_nbytes(size)
+        bits = bytearray(mask.bits if room is None else _bits(self._fitting(mask, room), 8 * nbytes))[:nbytes]
+        bits.extend(bytes(nbytes - len(bits)))
+        if self.constraint.automaton.accepting[state]:
+            for token in self.ends:
+                bits[token >> 3] |= 1 << (token & 7)
+        if not any(bits):
+            raise _stuck()
+        return bits
+
+    def _room(self, mask: Mask, length: int) -> int | None:
+        """How many bytes the text may still need after the next token; None where no token can need more."""
+        left = inf if self.max_length is None else self.max_length - length - 1
+        return int(left) if left <= mask.farthest else None
+
+    def _fitting(self, mask: Mask, room: int | None) -> Iterable[int]:
+        """The tokens after which the text can still be finished."""
+        if room is None:
+            return mask.tokens
+        distance = self.constraint.automaton.distance
+        return [token for token, state in zip(mask.tokens, mask.states, strict=True) if distance[state] <= room]
 
 
 def make_constraint(
@@ -207,6 +242,19 @@ def make_constraint(
             raise InputError(f"choices must be a list of texts, none empty, not {choices!r:.60}.")
         return Constraint(tokenizer, "|".join(map(re.escape, choices)))
     return Constraint(tokenizer, json_schema_pattern(json_schema) if regex is None else regex)
+
+
+def _bits(tokens: Iterable[int], size: int) -> bytearray:
+    """Bits of tokens, lowest first; those from `size` on are left out."""
+    bits = bytearray(mask_nbytes(size))
+    for token in tokens:
+        if token < size:
+            bits[token >> 3] |= 1 << (token & 7)
+    return bits
+
+
+def _stuck() -> UnsupportedError:
+    return UnsupportedError("No token of this vocabulary goes on with the wanted form.")
 
 
 def _common(a: bytes, b: bytes) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from ..tensor import Tensor
 from .beam_search import BeamSearch
 from .configuration import GenerationConfig
-from .logits_process import LogitsProcessorList, LogitsWarper, bound, warp, warp_candidates
+from .logits_process import LogitsProcessorList, LogitsWarper, are_sparse, bound, warp, warp_candidates
 from .scores import Candidates, Ids, Rows, arg_max, candidates, log_softmax, sample
 from .session import Drawn, Session, Wanted, repeated
 from .stopping_criteria import StoppingCriteriaList
@@ -50,6 +50,7 @@ class _Base:
         return {
             "scores": tuple(self.scores) if self.config.output_scores else None,
             "logits": tuple(self.logits) if self.config.output_logits else None,
+            **{name: tuple(found) for name, found in self.session.seen.items()},
         }
 
     def prefill(self, wanted: Wanted, times: int) -> Generator[tuple[int, int], None, list[Any]]:
@@ -78,10 +79,12 @@ class Decoding(_Base):
         times = self.config.num_return_sequences
         self.ids = [list(row) for row in request.prompts for _ in range(times)]
         self.finished = [False] * len(self.ids)
-        keeps = self.config.output_scores or self.config.output_logits
         self.wanted: Wanted = "logits"
-        if not self.dense and not keeps:
+        in_kernels = not self.dense or (times == 1 and are_sparse(self.dense))
+        if in_kernels and not (self.config.output_scores or self.config.output_logits):
             self.wanted = self._reduced() if self.config.do_sample else "argmax"
+        if self.wanted != "logits":
+            self.session.processors = self.dense  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self) -> Steps:
         """Generate; yields after every token of the batch."""

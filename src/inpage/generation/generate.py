@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import InputError, UnsupportedError
 from ..models.outputs import ModelOutput
 from ..tensor import Tensor
+from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
 from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
@@ -79,9 +80,12 @@ class GenerationMixin:
         json_schema, regex, choices: the form of what is written; needs tokenizer, as stop_strings do.
         past_key_values: a cache that holds the first tokens of the input; the others are added to it.
         negative_prompt_ids, negative_prompt_attention_mask: what guidance_scale leads away from.
+        assistant_model: a smaller model with the same vocabulary, which guesses num_assistant_tokens at a time. They,
+        or those that prompt_lookup_num_tokens finds in the text so far, are verified together; the result is the same.
 
         With return_dict_in_generate, a ModelOutput of `sequences`, `past_key_values` and, as asked for, `scores`,
-        `logits`, `sequences_scores` and `beam_indices`. Raises InputError and UnsupportedError for options that are
+        `logits`, `hidden_states` and `attentions` (a tuple over the layers for each step), `sequences_scores` and
+        `beam_indices`. Raises InputError and UnsupportedError for options that are
         unknown, unfit or without effect.
         """
         steps = self.generate_steps(inputs, generation_config, **options)
@@ -109,6 +113,7 @@ class GenerationMixin:
         past_key_values: Any = None,
         negative_prompt_ids: Any = None,
         negative_prompt_attention_mask: Any = None,
+        assistant_model: Any = None,
         **options: Any,
     ) -> Steps:
         """As `generate`, in steps: yields (new tokens, new tokens at most) after every piece of work.
@@ -126,6 +131,7 @@ class GenerationMixin:
         config.set_lengths(len(ids[0]), model.max_positions)
         times = max(config.num_beams, config.num_return_sequences)
         self._check(config, streamer, len(ids) * times, negative_prompt_ids, past_key_values)
+        self._check_assistant(config, assistant_model, len(ids) * times, options)
 
         constraint = make_constraint(tokenizer, json_schema=json_schema, regex=regex, choices=choices)
         prompts = [list(row) for row in ids for _ in range(times)]
@@ -147,7 +153,7 @@ class GenerationMixin:
             owned = not config.return_dict_in_generate
         random = _random if config.seed is None else Random(config.seed)
         request = Request(
-            session=Session(self, cache, padding, config.prefill_chunk_size, random),
+            session=Session(self, cache, padding, config.prefill_chunk_size, random, _details(config)),
             prompts=ids,
             config=config,
             processors=processors,
@@ -155,7 +161,15 @@ class GenerationMixin:
             random=random,
             streamer=streamer,
         )
-        return _run(request, cache if owned else None, cache)
+        return _run(request, cache if owned else None, cache, self._assistant(config, assistant_model, padding))
+
+    def _assistant(self, config: GenerationConfig, model: Any, padding: list[int]) -> Assistant | None:
+        if config.prompt_lookup_num_tokens is not None:
+            return PromptLookup(config.prompt_lookup_num_tokens, config.max_matching_ngram_size)
+        if model is None:
+            return None
+        cache = make_cache(None, config.kv_cache_dtype, config.max_length)
+        return DraftModel(Session(model, cache, padding, config.prefill_chunk_size), config.num_assistant_tokens)
 
     def _pad_tokens(self, given: GenerationConfig | None, options: Mapping[str, Any]) -> tuple[int | None, list[int]]:
         config = (given or GenerationConfig()).complete(under=self.generation_config)
@@ -176,6 +190,35 @@ class GenerationMixin:
         self._check_positions(config.max_length)
         if rows > 1 and config.pad_token_id is None and not config.eos_tokens:
             config.values["pad_token_id"] = 0
+
+    def _check_assistant(self, config: GenerationConfig, model: Any, rows: int, options: Mapping[str, Any]) -> None:
+        """Raise unless assisted decoding, where it is asked for, goes with the other options."""
+        if model is None and options.get("num_assistant_tokens") is not None:
+            raise InputError("num_assistant_tokens would have no effect.", hint="Give assistant_model.")
+        if model is None and config.prompt_lookup_num_tokens is None:
+            return
+        if model is not None and config.prompt_lookup_num_tokens is not None:
+            raise InputError("Only one of assistant_model and prompt_lookup_num_tokens can be given.")
+        unfit = {
+            "more than one sequence": rows > 1,
+            "use_cache=False": not config.use_cache,
+            "guidance_scale": config.guidance_scale not in (None, 1),
+            "RoPE that follows the length": self._dynamic_rope,
+            "output_hidden_states or output_attentions": bool(_details(config)),
+        }
+        if found := [name for name, applies in unfit.items() if applies]:
+            raise UnsupportedError(f"Assisted decoding does not go with {', '.join(found)}.")
+        vocabulary = None if model is None else model.config.vocab_size
+        if vocabulary not in (None, self.config.vocab_size):
+            raise InputError(
+                f"assistant_model has {vocabulary} tokens, the model {self.config.vocab_size}.",
+                hint="Use one with the same tokenizer.",
+            )
+
+    @property
+    def _dynamic_rope(self) -> bool:
+        model: Any = self
+        return getattr(model.base_model, "dynamic_rope", None) is not None
 
     def _check_positions(self, max_length: int) -> None:
         """Learned positions end with their table; others go on beyond what the model was trained for."""
@@ -207,14 +250,18 @@ class GenerationMixin:
         return unconditional(Session(self, cache, padding, config.prefill_chunk_size), texts)
 
 
-def _run(request: Request, owned: Any, cache: Any) -> Steps:
+def _run(request: Request, owned: Any, cache: Any, assistant: Assistant | None) -> Steps:
     """The work; `owned` is the cache to dispose of at the end."""
     config = request.config
-    kind = BeamDecoding if config.num_beams > 1 else Decoding
-    decoding = kind(request)
+    if assistant is not None:
+        decoding = AssistedDecoding(request, assistant)
+    else:
+        decoding = BeamDecoding(request) if config.num_beams > 1 else Decoding(request)
     try:
         yield from decoding.run()
     finally:
+        if assistant is not None:
+            assistant.dispose()
         if request.streamer is not None:
             request.streamer.end()
         if owned is not None:
@@ -223,6 +270,12 @@ def _run(request: Request, owned: Any, cache: Any) -> Steps:
     if not config.return_dict_in_generate:
         return sequences
     return ModelOutput(sequences=sequences, **decoding.extras(), past_key_values=cache)
+
+
+def _details(config: GenerationConfig) -> list[str]:
+    """Outputs of the model that are wanted of every step."""
+    wanted = {"hidden_states": config.output_hidden_states, "attentions": config.output_attentions}
+    return [name for name, asked in wanted.items() if asked and config.return_dict_in_generate]
 
 
 def _prompts(

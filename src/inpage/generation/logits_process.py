@@ -10,12 +10,13 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from math import inf, isfinite, isnan
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 from .scores import Candidates, Ids, Row, Rows, candidates, log_softmax
 
 MAX_FLOAT = 3.4028234663852886e38
+_MAX_GROWTH = 1e30  # scores stay finite
 
 
 class LogitsProcessor(ABC):
@@ -105,7 +106,55 @@ class RowProcessor(LogitsProcessor):
         return scores
 
 
-class RepetitionPenaltyLogitsProcessor(RowProcessor):
+class Edit(NamedTuple):
+    """A change of some tokens' scores: x becomes x * below where it is negative, else x * above, plus `bias`.
+
+    Infinite scores stay; but a bias of -inf rules a token out.
+    """
+
+    tokens: Sequence[int]
+    below: float = 1.0
+    above: float = 1.0
+    bias: float = 0.0
+
+
+class SparseProcessor(LogitsProcessor):
+    """Base of processors that can say what they change, so that kernels do it and no scores come to Python."""
+
+    def edits(self, input_ids: Ids, size: int) -> list[Iterable[Edit]]:
+        """Edits for each sequence, of the scores of `size` tokens."""
+        return []
+
+    def masks(self, input_ids: Ids, size: int) -> "list[bytearray | None]":
+        """For each sequence bits, lowest first, of the `size` tokens that stay; None where all do."""
+        return []
+
+
+class EditProcessor(SparseProcessor, RowProcessor):
+    """Base of processors that look at each sequence alone and edit the scores of single tokens."""
+
+    @abstractmethod
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        """Edits for sequence number `index`."""
+
+    def edits(self, input_ids: Ids, size: int) -> list[Iterable[Edit]]:
+        return [self.edits_of(ids, size, index) for index, ids in enumerate(input_ids)]
+
+    def process(self, ids: list[int], row: Row, index: int) -> None:
+        for tokens, below, above, bias in self.edits_of(ids, len(row), index):
+            for token in tokens:
+                if bias == -inf and token < len(row):
+                    row[token] = -inf
+                elif token < len(row) and isfinite(x := row[token]):
+                    row[token] = x * (below if x < 0 else above) + bias
+
+
+def are_sparse(processors: Iterable[Any]) -> bool:
+    """Whether kernels can do what the processors do. Those that callers derive may do something else."""
+    return all(isinstance(each, SparseProcessor) and type(each).__module__.startswith("inpage.") for each in processors)
+
+
+class RepetitionPenaltyLogitsProcessor(EditProcessor):
     """Makes tokens that occurred less likely (`penalty` > 1) or more.
 
     `prompt_ignore_length`: how many of the first tokens do not count, one number or one a sequence.
@@ -115,45 +164,44 @@ class RepetitionPenaltyLogitsProcessor(RowProcessor):
         self.penalty = _positive("repetition_penalty", penalty)
         self.ignored = prompt_ignore_length or 0
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         start = self.ignored if isinstance(self.ignored, int) else self.ignored[index % len(self.ignored)]
-        _penalize(set(ids[start:]), row, self.penalty)
+        return [_penalty(set(ids[start:]), self.penalty)]
 
 
-class EncoderRepetitionPenaltyLogitsProcessor(RowProcessor):
+class EncoderRepetitionPenaltyLogitsProcessor(EditProcessor):
     """Makes tokens of the prompt more likely (`penalty` > 1) or less."""
 
     def __init__(self, penalty: float, encoder_input_ids: Ids) -> None:
         self.penalty = 1 / _positive("encoder_repetition_penalty", penalty)
         self.tokens = [set(ids) for ids in encoder_input_ids]
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        _penalize(self.tokens[index % len(self.tokens)], row, self.penalty)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        return [_penalty(self.tokens[index % len(self.tokens)], self.penalty)]
 
 
-class NoRepeatNGramLogitsProcessor(RowProcessor):
+class NoRepeatNGramLogitsProcessor(EditProcessor):
     """Rules out tokens that would repeat a run of `ngram_size` tokens."""
 
     def __init__(self, ngram_size: int) -> None:
         self.size = _count("no_repeat_ngram_size", ngram_size)
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        if len(ids) + 1 >= self.size:
-            _rule_out(_followers(ids, self.size, ids), row)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        return [_ruled_out(_followers(ids, self.size, ids))] if len(ids) + 1 >= self.size else []
 
 
-class EncoderNoRepeatNGramLogitsProcessor(RowProcessor):
+class EncoderNoRepeatNGramLogitsProcessor(EditProcessor):
     """Rules out tokens that would repeat a run of `encoder_ngram_size` tokens of the prompt."""
 
     def __init__(self, encoder_ngram_size: int, encoder_input_ids: Ids) -> None:
         self.size = _count("encoder_no_repeat_ngram_size", encoder_ngram_size)
         self.prompts = encoder_input_ids
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        _rule_out(_followers(self.prompts[index % len(self.prompts)], self.size, ids), row)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        return [_ruled_out(_followers(self.prompts[index % len(self.prompts)], self.size, ids))]
 
 
-class SequenceBiasLogitsProcessor(RowProcessor):
+class SequenceBiasLogitsProcessor(EditProcessor):
     """Adds a bias to tokens that complete given sequences.
 
     `sequence_bias`: pairs of a list of token ids and a number, or a dict of numbers by tuples of ids.
@@ -172,15 +220,12 @@ class SequenceBiasLogitsProcessor(RowProcessor):
         if not self.biases:
             raise InputError(f"{self.option} must not be empty.")
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        added: dict[int, float] = {}
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         for (*prefix, last), bias in self.biases.items():
-            if last >= len(row):
-                raise InputError(f"{self.option} has the token {last}; the model has {len(row)} tokens.")
+            if last >= size:
+                raise InputError(f"{self.option} has the token {last}; the model has {size} tokens.")
             if len(prefix) <= len(ids) and ids[len(ids) - len(prefix) :] == prefix:
-                added[last] = added.get(last, 0.0) + bias
-        for token, bias in added.items():
-            row[token] += bias
+                yield Edit([last], bias=bias)
 
 
 class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
@@ -236,16 +281,15 @@ class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
         return _forced(self.tokens, scores) if len(input_ids[0]) == self.max_length - 1 else scores
 
 
-class MinLengthLogitsProcessor(RowProcessor):
+class MinLengthLogitsProcessor(EditProcessor):
     """Rules out the end before `min_length` tokens."""
 
     def __init__(self, min_length: int, eos_token_id: int | Sequence[int]) -> None:
         self.min_length = min_length
         self.tokens = token_list(eos_token_id)
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        if len(ids) < self.min_length:
-            _rule_out(self.tokens, row)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        return [_ruled_out(self.tokens)] if len(ids) < self.min_length else []
 
 
 class MinNewTokensLengthLogitsProcessor(MinLengthLogitsProcessor):
@@ -255,7 +299,7 @@ class MinNewTokensLengthLogitsProcessor(MinLengthLogitsProcessor):
         super().__init__(prompt_length_to_skip + min_new_tokens, eos_token_id)
 
 
-class ExponentialDecayLengthPenalty(RowProcessor):
+class ExponentialDecayLengthPenalty(EditProcessor):
     """Makes the end more likely the longer the text: by `factor` a token, from `start` new tokens on.
 
     `exponential_decay_length_penalty` is the pair (start, factor).
@@ -277,22 +321,21 @@ class ExponentialDecayLengthPenalty(RowProcessor):
         self.start = start + input_ids_seq_length
         self.tokens = token_list(eos_token_id)
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        if len(ids) > self.start:
-            growth = self.factor ** (len(ids) - self.start) - 1
-            for token in self.tokens:
-                if isfinite(row[token]):
-                    row[token] = min(row[token] + abs(row[token]) * growth, MAX_FLOAT)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        if len(ids) <= self.start:
+            return []
+        growth = min(self.factor ** (len(ids) - self.start), _MAX_GROWTH) - 1
+        return [Edit(self.tokens, below=1 - growth, above=1 + growth)]
 
 
-class SuppressTokensLogitsProcessor(RowProcessor):
+class SuppressTokensLogitsProcessor(EditProcessor):
     """Rules tokens out."""
 
     def __init__(self, suppress_tokens: Sequence[int]) -> None:
         self.tokens = _token_ids("suppress_tokens", suppress_tokens)
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        _rule_out(self.tokens, row)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        return [_ruled_out(self.tokens)]
 
 
 class SuppressTokensAtBeginLogitsProcessor(SuppressTokensLogitsProcessor):
@@ -302,9 +345,8 @@ class SuppressTokensAtBeginLogitsProcessor(SuppressTokensLogitsProcessor):
         super().__init__(begin_suppress_tokens)
         self.begin_index = begin_index
 
-    def process(self, ids: list[int], row: Row, index: int) -> None:
-        if len(ids) == self.begin_index:
-            super().process(ids, row, index)
+    def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        return super().edits_of(ids, size, index) if len(ids) == self.begin_index else []
 
 
 class InfNanRemoveLogitsProcessor(RowProcessor):
@@ -334,16 +376,18 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         return results
 
 
+def mask_nbytes(size: int) -> int:
+    """Bytes of a mask of `size` tokens: whole words of 32 bits."""
+    return -(-size // 32) * 4
+
+
 def token_list(tokens: int | Sequence[int] | None) -> list[int]:
     """One or several token ids as a list."""
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 
-def _penalize(tokens: set[int], row: Row, penalty: float) -> None:
-    size = len(row)
-    for token in tokens:
-        if token < size:
-            row[token] = row[token] * penalty if row[token] < 0 else row[token] / penalty
+def _penalty(tokens: Iterable[int], penalty: float) -> Edit:
+    return Edit(list(tokens), below=penalty, above=1 / penalty)
 
 
 def _followers(text: list[int], size: int, ids: list[int]) -> set[int]:
@@ -359,10 +403,8 @@ def _followers(text: list[int], size: int, ids: list[int]) -> set[int]:
     }
 
 
-def _rule_out(tokens: Iterable[int], row: Row) -> None:
-    for token in tokens:
-        if token < len(row):
-            row[token] = -inf
+def _ruled_out(tokens: Iterable[int]) -> Edit:
+    return Edit(list(tokens), bias=-inf)
 
 
 def _forced(tokens: list[int], scores: Rows) -> Rows:

@@ -34,12 +34,17 @@ def log_sum_exp(values: Sequence[float]) -> float:
     """log(sum(exp(values))). Raises InputError where that is no number."""
     top = max(values)
     total = top + log(sum(map(exp, map(sub, values, repeat(top))))) if isfinite(top) else top
-    if not isfinite(total):
+    check_best(total)
+    return total
+
+
+def check_best(score: float) -> None:
+    """Raise InputError unless the greatest score is a number."""
+    if not isfinite(score):
         raise InputError(
-            f"The scores of the next token give no distribution: their greatest is {top}.",
+            f"The scores of the next token give no distribution: their greatest is {score}.",
             hint="A processor ruled every token out, or the model's logits overflowed.",
         )
-    return total
 
 
 def softmax(values: Sequence[float]) -> list[float]:
@@ -65,8 +70,8 @@ def candidates(row: Row, limit: int | None = None) -> Candidates:
 def arg_max(row: Row) -> int:
     """The best token of a row, the first of equals. Raises InputError for rows without one."""
     best = max(row)
-    if best != best or best == -inf:
-        log_sum_exp(row)
+    if best != inf:
+        check_best(best)
     return row.index(best)
 
 

@@ -3,15 +3,17 @@
 import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
+from operator import and_
 from random import Random
 from typing import Any, Literal, NamedTuple
 
 from .. import ops
 from ..errors import InputError, UnsupportedError
 from ..tensor import Tensor, from_bytes
-from .scores import Candidates, Ids, Row, Rows
+from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
+from .scores import Candidates, Ids, Row, Rows, check_best
 
-CHUNK = 64  # tokens of a prompt at a time: an abort waits no longer than these take
+CHUNK = 16  # tokens of a prompt at a time: an abort waits no longer than these take, and fewer would take longer each
 
 
 class Drawn(NamedTuple):
@@ -26,6 +28,8 @@ class Drawn(NamedTuple):
 Wanted = Literal["logits", "argmax"] | int | Drawn
 """What is wanted of the next token: all logits, the best one, so many of the best with their logits, or one drawn."""
 
+EDITS = 2048  # a program is recorded for so many, and for four times as many where these are too few
+
 
 class Session:
     """`model` with `cache`, which may hold tokens already; without one everything is computed again each time.
@@ -34,16 +38,31 @@ class Session:
     """
 
     def __init__(
-        self, model: Any, cache: Any, padding: Sequence[int], chunk: int | None = None, random: Random | None = None
+        self,
+        model: Any,
+        cache: Any,
+        padding: Sequence[int],
+        chunk: int | None = None,
+        random: Random | None = None,
+        details: Sequence[str] = (),
     ) -> None:
-        """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn."""
+        """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn.
+
+        `details` are names of further outputs of the model, which `seen` has by name, an item for each run.
+        """
         self.model = model
         self.random = random
+        self.processors: Sequence[SparseProcessor] = ()  # change the logits before what is wanted is taken from them
+        self.seen: dict[str, list[Any]] = {name: [] for name in details}
+        self._numbers: list[float] = []  # random ones that are next, before fresh ones
+        self._used: list[float] = []  # by the last run
         self.cache = cache
         self.padding = list(padding)
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
         whole = getattr(model.base_model, "dynamic_rope", None) is not None
-        self.chunk = chunk or (sys.maxsize if whole else max(1, CHUNK // len(padding)))
+        self.chunk = chunk or max(1, CHUNK // len(padding))
+        if details or (whole and not chunk):
+            self.chunk = sys.maxsize
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
         """What is wanted after prompts of one length; yields between two chunks of them."""
@@ -59,18 +78,37 @@ class Session:
                 self._run([row[seen : seen + self.chunk] for row in ids], seen, "argmax")
                 seen += self.chunk
                 yield
-        return self._run([row[seen:] for row in ids], seen, wanted)
+        return self._run([row[seen:] for row in ids], seen, wanted, ids)
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
         if self.cache is None:
-            return self._run(ids, 0, wanted)
-        return self._run([row[-1:] for row in ids], self._seen(), wanted)
+            return self._run(ids, 0, wanted, ids)
+        return self._run([row[-1:] for row in ids], self._seen(), wanted, ids)
+
+    def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
+        """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""
+        texts = [[*ids, *guesses[:count]] for count in range(len(guesses) + 1)]
+        return self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts)
+
+    def keep(self, length: int) -> None:
+        """Forget the tokens behind the first `length`, and draw again by the random numbers that chose after them."""
+        unused = self._seen() - length
+        self.crop(length)
+        if unused > 0:
+            self._numbers = self._used[-unused:] + self._numbers
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens behind the first `length`."""
+        if self._seen() > length:
+            self.cache.crop(length)
 
     def repeat(self, times: int) -> None:
         """Every sequence so many times."""
         if times > 1:
             self.padding = [count for count in self.padding for _ in range(times)]
+            for found in self.seen.values():
+                found[:] = [tuple(_repeat_rows(tensor, times) for tensor in layers) for layers in found]
             if self.cache is not None:
                 self.cache.batch_repeat_interleave(times)
 
@@ -79,21 +117,36 @@ class Session:
         if self.cache is not None:
             self.cache.reorder_cache(rows)
 
+    def _draw(self, count: int) -> list[float]:
+        assert self.random is not None
+        fresh = [self.random.random() for _ in range(count - len(self._numbers))]
+        self._used, self._numbers = self._numbers[:count] + fresh, self._numbers[count:]
+        return self._used
+
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
-    def _run(self, ids: Ids, seen: int, wanted: Wanted) -> Any:
+    def _run(self, ids: Ids, seen: int, wanted: Wanted, texts: Ids | None = None) -> Any:
+        """What is wanted after `ids`; `texts`, the whole sequences, are what the processors look at."""
         inputs: dict[str, Any] = {"input_ids": _tensor(ids)}
+        if texts is not None and self.processors:
+            inputs |= changes(self.processors, texts, self.model.config.vocab_size)
         if isinstance(wanted, Drawn):
-            assert self.random is not None
-            inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
+            inputs["uniform"] = Tensor.from_values(self._draw(len(texts or ids)), "float32")
         if any(self.padding):
             total = seen + len(ids[0])
-            inputs["attention_mask"] = _tensor([[0] * pad + [1] * (total - pad) for pad in self.padding])
+            inputs["attention_mask"] = _tensor([[0] * min(pad, total) + [1] * (total - pad) for pad in self.padding])
             inputs["position_ids"] = _tensor([[max(i - pad, 0) for i in range(seen, total)] for pad in self.padding])
         if self.cache is not None:
             inputs["past_key_values"] = self.cache
-        outputs = self.model.next_token(**inputs, wanted=wanted)
+        keep = 1 if texts is None else len(texts) // len(ids)
+        flags = {f"output_{name}": True for name in self.seen}
+        outputs, best, details = self.model.next_token(**inputs, wanted=wanted, keep=keep, **flags)
+        for name, found in self.seen.items():
+            found.append(details[name])
+        if best is not None:
+            for score in best.data:
+                check_best(score)
         if wanted == "logits":
             return [_row(row.data) for row in outputs]
         if wanted == "argmax" or isinstance(wanted, Drawn):
@@ -102,25 +155,85 @@ class Session:
         return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
 
 
-def next_token(forward: Callable[..., Any], wanted: Wanted, uniform: Tensor | None = None, **inputs: Any) -> Any:
+def next_token(
+    forward: Callable[..., Any],
+    wanted: Wanted,
+    keep: int = 1,
+    uniform: Tensor | None = None,
+    edited: Tensor | None = None,
+    factors: Tensor | None = None,
+    kept: Tensor | None = None,
+    **inputs: Any,
+) -> tuple[Any, Tensor | None, dict[str, Any]]:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
-    Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. `uniform` float32 [B] are numbers
-    in [0, 1) that decide what is drawn.
+    Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. B is the batch or, where it is
+    wanted after each of the last `keep` tokens, batch * keep. `uniform` float32 [B] are numbers in [0, 1) that decide
+    what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there are any, the best of
+    the changed logits [B, 1] comes second. Third come hidden states and attention maps, if `inputs` ask for them.
     """
-    logits = forward(logits_to_keep=1, **inputs).logits
-    logits = logits.reshape(logits.shape[0], logits.shape[-1])
+    outputs = forward(logits_to_keep=keep, **inputs)
+    details = {name: outputs.get(name) for name in ("hidden_states", "attentions")}
+    logits = outputs.logits.reshape(-1, outputs.logits.shape[2])
+    if edited is not None and factors is not None:
+        ops.edit_scores(logits, edited, factors)
+    if kept is not None:
+        ops.mask_scores(logits, kept)
+    best = None if edited is None and kept is None else ops.topk(logits, 1)[0]
     if wanted == "logits":
-        return logits
-    if isinstance(wanted, Drawn):
+        found = logits
+    elif isinstance(wanted, Drawn):
         assert uniform is not None
-        return ops.sample(logits, uniform, **wanted._asdict())
-    return ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
+        found = ops.sample(logits, uniform, **wanted._asdict())
+    else:
+        found = ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
+    return found, best, details
+
+
+def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dict[str, Tensor]:
+    """What processors change in the logits [B, size] after `texts`, as inputs of `next_token`.
+
+    Their number does not depend on the texts, so that one program does for all steps.
+    """
+    index, factors = array("i"), array("f")
+    masks: list[bytes | bytearray | None] = [None] * len(texts)
+    for processor in processors:
+        for row, edits in enumerate(processor.edits(texts, size)):
+            for tokens, below, above, bias in edits:
+                places = [row * size + token for token in tokens if token < size]
+                index.fromlist(places)
+                factors.extend(array("f", (below, above, bias)) * len(places))
+        for row, mask in enumerate(processor.masks(texts, size)):
+            if mask is not None:
+                before = masks[row]
+                masks[row] = mask if before is None else bytes(map(and_, before, mask))
+    inputs: dict[str, Tensor] = {}
+    if any(isinstance(processor, EditProcessor) for processor in processors):
+        count = EDITS
+        while count < len(index):
+            count *= 4
+        rest = count - len(index)
+        index.extend(array("i", [-1]) * rest)
+        factors.frombytes(bytes(12 * rest))
+        inputs["edited"] = from_bytes((count,), "int32", memoryview(index))
+        inputs["factors"] = from_bytes((count, 3), "float32", memoryview(factors))
+    if not all(isinstance(processor, EditProcessor) for processor in processors):
+        nbytes = mask_nbytes(size)
+        bits = b"".join(mask or b"\xff" * nbytes for mask in masks)
+        inputs["kept"] = from_bytes((len(texts), nbytes // 4), "int32", bits)
+    return inputs
 
 
 def repeated(outputs: list[Any], times: int) -> list[Any]:
     """Outputs of a batch whose sequences are repeated."""
     return [row[:] if isinstance(row, array) else row for row in outputs for _ in range(times)]
+
+
+def _repeat_rows(tensor: Tensor, times: int) -> Tensor:
+    size = tensor.nbytes // tensor.shape[0]
+    data = bytes(tensor.data.cast("B"))
+    rows = [data[start : start + size] * times for start in range(0, len(data), size)]
+    return from_bytes((tensor.shape[0] * times, *tensor.shape[1:]), tensor.dtype, b"".join(rows))
 
 
 def unconditional(session: Session, prompts: Ids) -> Callable[[Ids], Rows]:

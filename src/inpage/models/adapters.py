@@ -64,6 +64,7 @@ class AdapterMixin:
         self._active: list[str] = []
         self._merged: list[str] = []
         self._adapters_enabled = True
+        self.adapter_changes = 0  # what was computed before the last of them is of other weights
 
     def load_adapter(self, name: "str | Repository", adapter_name: str = "default", **options: Any) -> None:
         """Load a LoRA adapter from a repository and make it the active one.
@@ -181,6 +182,7 @@ class AdapterMixin:
                 layer.module.low_rank = (*layer.module.low_rank, (layer.a, layer.b))
         for recorded in self._programs:
             recorded.dispose()
+        self.adapter_changes += 1
 
     def _free_adapters(self) -> None:
         for layers in self._adapters.values():

@@ -11,7 +11,9 @@ from ..generation.streamers import BaseStreamer, IncrementalDecoder
 from .base import Options, Pipeline, Row, check_choice
 
 _FREE = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}  # where neither call nor model says
-_NO_CONFIG = ("streamer", "json_schema", "regex", "choices", "logits_processor", "stopping_criteria")
+_NO_CONFIG = (
+    "streamer", "json_schema", "regex", "choices", "logits_processor", "stopping_criteria", "assistant_model"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,13 @@ class _OwnOptions(Options):
     json_schema: Any = None
     regex: str | None = None
     choices: Sequence[str] | None = None
+    assistant_model: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
-        GenerationConfig(**self.generation())
+        if GenerationConfig(**self.generation()).return_dict_in_generate:
+            raise InputError("A pipeline gives texts, no outputs of steps.", hint="Call model.generate().")
 
     def generation(self) -> dict[str, Any]:
         """What of the options is about generation."""
@@ -68,8 +72,8 @@ TextGenerationOptions.__doc__ = """
     continue_final_message: go on with the last message of a conversation; by default if it is an assistant's.
     tools, documents, chat_template: for the chat template; tokenizer_encode_kwargs: further variables of it, or options
         of the tokenizer.
-    streamer, logits_processor, stopping_criteria, prefix_allowed_tokens_fn, generation_config, and every option of
-        generation: as in `generate`.
+    streamer, logits_processor, stopping_criteria, prefix_allowed_tokens_fn, assistant_model, generation_config, and
+        every option of generation: as in `generate`.
     json_schema, regex, choices: the form of what is written.
     """
 
@@ -249,7 +253,7 @@ class TextGenerationPipeline(Pipeline):
         """The cache, cut to what the last call's tokens and these begin with."""
         if given.get("use_cache") is False or given.get("cache_implementation") == "static":
             return None
-        kind = (given.get("cache_implementation"), given.get("kv_cache_dtype"))
+        kind = (given.get("cache_implementation"), given.get("kv_cache_dtype"), self.model.adapter_changes)
         common = 0
         for a, b in zip(self._cached, ids[:-1], strict=False):
             if a != b:
@@ -263,7 +267,7 @@ class TextGenerationPipeline(Pipeline):
             except InputError:  # a sliding window has gone past
                 self.clear_cache()
         if self._cache is None:
-            self._cache, self._cache_kind = make_cache(*kind, 0), kind
+            self._cache, self._cache_kind = make_cache(*kind[:2], 0), kind
         return self._cache
 
     # Texts in and out

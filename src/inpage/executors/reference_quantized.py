@@ -141,8 +141,17 @@ def _quantize_groups(x: Array, layout: str) -> Quantized:
 
 
 def _symmetric_8bit(x: Array, counts: Array) -> tuple[Array, Array]:
-    """Scale and offset: the largest magnitude is quant 63."""
-    return np.abs(x).max(2) / np.float32(63), np.zeros(x.shape[:2], np.float32)
+    """Scale and offset with the least squared errors, of those tried."""
+    magnitude = np.abs(x).max(2)
+    y = x * np.where(magnitude > np.float32(1e-30), 1 / magnitude, np.float32(0))[..., None]
+    best, scale = np.zeros_like(magnitude), np.zeros_like(magnitude)
+    for n in range(34, 64):
+        q = np.rint(y * np.float32(n))
+        yq, qq = _sum(y * q), _sum(q * q)
+        score = yq * yq / qq
+        better = score > best
+        best, scale = np.where(better, score, best), np.where(better, yq / qq, scale)
+    return scale * magnitude, np.zeros_like(scale)
 
 
 def _symmetric_4bit(x: Array, counts: Array) -> tuple[Array, Array]:

@@ -95,7 +95,12 @@ static float inverse_of(uint16_t half) {
 
 /* Tried are the divisions that make the largest magnitude quant 34 .. 63, with the scale of each by least squares. The
    coarse ones are for weights that lie on a grid already. */
-static Group symmetric_8bit(const float x[GROUP_SIZE]) {
+static Group symmetric_8bit(float x[GROUP_SIZE], int rotated) {
+    if (rotated) {
+        Values v = scaled(x, 0, 0.125f);
+        hadamard(v.v);
+        UNROLL for (int j = 0; j < 8; j++) store(x + 4 * j, v.v[j]);
+    }
     float magnitude = largest(x), best = 0, scale = 0;
     Values y = scaled(x, 0, magnitude > 1e-30f ? 1 / magnitude : 0);
     for (int n = 34; n <= 63; n++) {
@@ -218,7 +223,7 @@ static void quantize_grouped(char *panel, const Source *s, int first_row, int ro
                 read_group(x, s, first_row + r, first, inner);
                 g = layout == LAYOUT_Q4Z ? asymmetric_4bit(x, count)
                   : layout == LAYOUT_Q4  ? symmetric_4bit(x)
-                                         : symmetric_8bit(x);
+                                         : symmetric_8bit(x, is_rotated(layout, first / GROUP_SIZE, inner));
             }
             for (int k = count; k < GROUP_SIZE; k++) g.quants[k] = past.quants[k];
             write_group(panel, &g, layout, r);
@@ -399,6 +404,7 @@ static void quantize_groups(const Activations *a, int row, const float *x, int i
         i32x4 quants[8], sum = {0};
         read16(v, x, inner - n * GROUP_SIZE);
         read16(v + 4, x + 16, inner - n * GROUP_SIZE - 16);
+        if (is_rotated(layout, n, inner)) hadamard(v);
         UNROLL for (int j = 0; j < 8; j++) most = vec_max(most, vec_abs(v[j]));
         float top = max_lanes(most), inverse = top > 1e-30f ? 127 / top : 0;
         UNROLL for (int j = 0; j < 8; j++) {

@@ -46,9 +46,9 @@ def check_dtype(dtype: Dtype) -> None:
 def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> list[nn.Parameter]:
     """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none.
 
-    A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`), and with q4 leaves open
-    whether there are zero points (`zero_points`): the parameters in question, q4 so far, are returned. Other patterns
-    are taken as they are.
+    A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`), and with q4 leaves
+    open whether there are zero points (`zero_points`): the parameters in question, q4 so far, are returned. Other
+    patterns are taken as they are.
     """
     dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
     unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()

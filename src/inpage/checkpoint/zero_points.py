@@ -63,9 +63,7 @@ async def _remaining_part(executor: "Executor", source: Files, file: str, info: 
     return sum((x - y) ** 2 for x, y in zip(exact, q4z, strict=True)) / error if error else 1
 
 
-def _packed(
-    executor: "Executor", sample: HeapBlock, rows: int, inner: int, dtype: str, layout: str
-) -> Iterable[float]:
+def _packed(executor: "Executor", sample: HeapBlock, rows: int, inner: int, dtype: str, layout: str) -> Iterable[float]:
     """What the sample's values are after packing."""
     parameter = Parameter((rows, inner), layout)
     parameter.place(executor)

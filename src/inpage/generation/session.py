@@ -55,9 +55,9 @@ class Session:
                 hint="input_ids must be all tokens, those in the cache included, and new ones; crop() the cache.",
             )
         if self.cache is not None:
-            while length - seen > self.chunk:
-                self._run([row[seen : seen + self.chunk] for row in ids], seen, "argmax")
-                seen += self.chunk
+            for size in pieces(length - seen, self.chunk)[:-1]:
+                self._run([row[seen : seen + size] for row in ids], seen, "argmax")
+                seen += size
                 yield
         return self._run([row[seen:] for row in ids], seen, wanted)
 
@@ -89,7 +89,7 @@ class Session:
             inputs["uniform"] = Tensor.from_values([self.random.random() for _ in ids], "float32")
         if any(self.padding):
             total = seen + len(ids[0])
-            inputs["attention_mask"] = _tensor([[0] * pad + [1] * (total - pad) for pad in self.padding])
+            inputs["attention_mask"] = _tensor([[int(i >= pad) for i in range(total)] for pad in self.padding])
             inputs["position_ids"] = _tensor([[max(i - pad, 0) for i in range(seen, total)] for pad in self.padding])
         if self.cache is not None:
             inputs["past_key_values"] = self.cache
@@ -100,6 +100,14 @@ class Session:
             return outputs.tolist()
         values, tokens = outputs
         return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
+
+
+def pieces(count: int, chunk: int) -> list[int]:
+    """`count` tokens of a prompt in chunks: whole ones, then powers of two, so that any length takes few programs."""
+    if chunk == sys.maxsize:
+        return [count]
+    whole, rest = divmod(count, chunk)
+    return [chunk] * whole + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
 
 def next_token(forward: Callable[..., Any], wanted: Wanted, uniform: Tensor | None = None, **inputs: Any) -> Any:

@@ -3,8 +3,8 @@
     python tests/bench/generation.py --peers ../shared/peers [--dtypes q4 q8g] [--threads 1 2] [--rounds 1] [--quick]
 
 Tokens a second of decoding and of a prompt of 128 tokens, the browsers' engines in the same Chromium, the best of what
-each peer has; native llama.cpp runs on one thread. Before that, in CPython: Python's CPU time per token, the memory of a long
-generation as computed and as measured, and what a second turn computes. Prints tables and writes
+each peer has; native llama.cpp runs on one thread. Before that, in CPython: Python's CPU time per token, the memory of
+a long generation as computed and as measured, and what 20 more tokens compute. Prints tables and writes
 tests/bench/results/generation.json.
 """
 

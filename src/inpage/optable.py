@@ -23,16 +23,23 @@ Layouts of a weight [rows, inner]. Panels hold 8 rows each, one after the other,
     f16     float16 [inner][8]
     q8      one scale a row: int8 [inner / 4][8][4] with inner padded to a multiple of 16, then float32 scale[8], and
             float32 sum[8] of each row's quants.  w = scale * q
-    q8g     for each group of 32 along inner (padded): float16 scale[8], uint8 [8][8][4].  w = scale * (q - 64)
+    q8g     for each group of 32 along inner (padded): float16 scale[8], uint8 [8][8][4].  w = rotated(scale * (q - 64))
     q4      for each group: float16 scale[8], [4][8][4] bytes of two quants, k of a step in the low halves and k + 4 in
             the high ones.  w = scale * (q - 8)
     q4z     as q4, with float16 offset[8] after the scales.  w = scale * q + offset
 
+Rotated, elements of a group of 32 that are 4, 8 .. apart are combined by the 8 x 8 Hadamard matrix:
+rotated(g)[4 i + j] = sum_k (-1)^popcount(i & k) g[4 k + j]. Twice that is 8 g, so that weights rotated / 8 and
+activations rotated have the products of plain ones; but what is large in one place is so in 8, and costs the others
+less precision. A last group of fewer than 32 columns stays as it is.
+
 `linear_f16`, `linear_q8` ... are `linear` for these; for q8 and the groups x is what `quantize_rows` made of it: q8
-takes each row in 128 steps between its lowest and highest value, the others groups of 32 as signed 8-bit quants by
-their largest magnitude. `pack_quantized` and `unpack_quantized` convert between a packed weight and plain row-major
-arrays: q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z),
-scale float32 [rows] (q8) or float16 [rows, inner / 32], offset float16 [rows, inner / 32] (q4z only).
+takes each row in 128 steps between its lowest and highest value, the others groups of 32 (q8g: rotated) as signed 8-bit
+quants by their largest magnitude.
+
+`pack_quantized` and `unpack_quantized` convert between a packed weight and plain row-major arrays:
+q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z), scale
+float32 [rows] (q8) or float16 [rows, inner / 32], offset float16 [rows, inner / 32] (q4z only).
 
 `pack_published` packs 4-bit weights (q4 or q4z) as other libraries publish them: w = scale * (q - zero), eight quants
 an int32, groups of a multiple of 32 along inner, scales of dtype `source` rounded to float16, and the product with

@@ -30,6 +30,24 @@ INLINE int panel_bytes(int layout, int inner) {
     return padded / GROUP_SIZE * group_bytes(layout);
 }
 
+/* Sums and differences of elements 4, 8 and 16 apart: what one large element would cost the group's precision, eight
+   share. Twice is 8 times the same. */
+INLINE void hadamard(f32x4 v[GROUP_SIZE / 4]) {
+    UNROLL for (int step = 1; step < 8; step *= 2) {
+        UNROLL for (int j = 0; j < 8; j++) {
+            if (j & step) continue;
+            f32x4 sum = v[j] + v[j + step];
+            v[j + step] = v[j] - v[j + step];
+            v[j] = sum;
+        }
+    }
+}
+
+/* Whether group `n` is kept rotated: in q8g, those that are whole. */
+INLINE int is_rotated(int layout, int n, int inner) {
+    return layout == LAYOUT_Q8G && (n + 1) * GROUP_SIZE <= inner;
+}
+
 /* Row `row` (0 .. 7) of a panel as float32. */
 void decode_row(float *y, const char *panel, int layout, int row, int inner);
 

@@ -93,10 +93,31 @@ static float inverse_of(uint16_t half) {
     return scale != 0 ? 1 / scale : 0;
 }
 
-/* The largest magnitude is quant 63. */
-static Group symmetric_8bit(const float x[GROUP_SIZE]) {
-    Group g = {double_to_float16(largest(x) / 63), 0, {0}};
-    Values y = scaled(x, 0, inverse_of(g.scale));
+/* Tried are the divisions that make the largest magnitude quant 34 .. 63, with the scale of each by least squares. The
+   coarse ones are for weights that lie on a grid already. */
+static Group symmetric_8bit(float x[GROUP_SIZE], int rotated) {
+    if (rotated) {
+        Values v = scaled(x, 0, 0.125f);
+        hadamard(v.v);
+        UNROLL for (int j = 0; j < 8; j++) store(x + 4 * j, v.v[j]);
+    }
+    float magnitude = largest(x), best = 0, scale = 0;
+    Values y = scaled(x, 0, magnitude > 1e-30f ? 1 / magnitude : 0);
+    for (int n = 34; n <= 63; n++) {
+        f32x4 factor = splat((float)n), product = splat(0), square = splat(0);
+        UNROLL for (int j = 0; j < 8; j++) {
+            f32x4 q = (f32x4)wasm_f32x4_nearest((v128_t)(y.v[j] * factor));
+            product += y.v[j] * q;
+            square += q * q;
+        }
+        float yq = sum_lanes(product), qq = sum_lanes(square), score = yq * yq / qq;
+        if (score > best) {
+            best = score;
+            scale = yq / qq;
+        }
+    }
+    Group g = {double_to_float16(scale * magnitude), 0, {0}};
+    y = scaled(x, 0, inverse_of(g.scale));
     write_quants(g.quants, &y, -63, 63, 64);
     return g;
 }
@@ -202,7 +223,7 @@ static void quantize_grouped(char *panel, const Source *s, int first_row, int ro
                 read_group(x, s, first_row + r, first, inner);
                 g = layout == LAYOUT_Q4Z ? asymmetric_4bit(x, count)
                   : layout == LAYOUT_Q4  ? symmetric_4bit(x)
-                                         : symmetric_8bit(x);
+                                         : symmetric_8bit(x, is_rotated(layout, first / GROUP_SIZE, inner));
             }
             for (int k = count; k < GROUP_SIZE; k++) g.quants[k] = past.quants[k];
             write_group(panel, &g, layout, r);
@@ -383,6 +404,7 @@ static void quantize_groups(const Activations *a, int row, const float *x, int i
         i32x4 quants[8], sum = {0};
         read16(v, x, inner - n * GROUP_SIZE);
         read16(v + 4, x + 16, inner - n * GROUP_SIZE - 16);
+        if (is_rotated(layout, n, inner)) hadamard(v);
         UNROLL for (int j = 0; j < 8; j++) most = vec_max(most, vec_abs(v[j]));
         float top = max_lanes(most), inverse = top > 1e-30f ? 127 / top : 0;
         UNROLL for (int j = 0; j < 8; j++) {

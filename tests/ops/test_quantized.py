@@ -15,7 +15,7 @@ from inpage.optable import GROUP_SIZE, LAYOUTS, OPS, QUANTIZED, activation_nbyte
 from inpage.program import Part, jit, run_once
 from inpage.tensor import Tensor
 
-Array = np.ndarray[Any, np.dtype[np.float32]]
+Array = np.ndarray[Any, np.dtype[np.floating[Any]]]
 SHAPES = [(1, 48, 64), (1, 13, 40), (2, 9, 33), (3, 72, 64), (5, 24, 7), (7, 21, 96), (6, 8, 32), (101, 64, 100)]
 # A largest error relative to the norm: half a step of a group's range, for weights from a normal distribution.
 LARGEST_ERROR = {"f16": 5e-4, "q8": 0.008, "q8g": 0.013, "q4": 0.1, "q4z": 0.09}
@@ -66,16 +66,32 @@ def quantized(executor: Executor, values: np.ndarray[Any, Any], layout: str, sou
     return parameter
 
 
+def rotated(x: Array) -> Array:
+    """Whole groups of 32 in each row times the Hadamard matrix of 8, spread over 4 elements each."""
+    two = np.array([[1, 1], [1, -1]])
+    matrix = np.kron(np.kron(two, np.kron(two, two)), np.eye(4))
+    whole = x.shape[1] // GROUP_SIZE * GROUP_SIZE
+    groups = x[:, :whole].reshape(len(x), -1, GROUP_SIZE) @ matrix
+    return np.concatenate([groups.reshape(len(x), whole), x[:, whole:]], 1)
+
+
+def rotated_back(x: Array) -> Array:
+    whole = np.arange(x.shape[1]) < x.shape[1] // GROUP_SIZE * GROUP_SIZE
+    return rotated(x) / np.where(whole, 8, 1)
+
+
 def activations(x: Array, layout: str) -> Array:
     """x after its quantisation: 128 steps over a row's range (q8), or groups of 32 by their largest magnitude."""
     if layout == "f16":
         return x
+    if layout == "q8g":
+        return rotated_back(activations(rotated(x.astype(np.float64)), "q4"))
     if layout == "q8":
         low = x.min(1, keepdims=True)
         step = (x.max(1, keepdims=True) - low) / 127
         step[step == 0] = 1
         return low + step * np.floor((x - low) / step + 0.5)
-    padded = np.zeros((len(x), -(-x.shape[1] // GROUP_SIZE) * GROUP_SIZE), np.float32)
+    padded = np.zeros((len(x), -(-x.shape[1] // GROUP_SIZE) * GROUP_SIZE), x.dtype)
     padded[:, : x.shape[1]] = x
     groups = padded.reshape(len(x), -1, GROUP_SIZE)
     step = np.abs(groups).max(2, keepdims=True) / 127
@@ -162,7 +178,9 @@ def test_plain_arrays_and_back(executor: Executor, rows: int, inner: int, layout
     values = quants * scales[:, :inner]
     if layout == "q4z":
         values += np.repeat(read(executor, offset, "float16", rows, groups).astype(np.float64), 32, 1)[:, :inner]
-    np.testing.assert_allclose(np.asarray(parameter), values, rtol=0, atol=1e-6)
+    if layout == "q8g":
+        values = rotated(values)
+    np.testing.assert_allclose(np.asarray(parameter), values, rtol=0, atol=2e-6)
     again = nn.Parameter((rows, inner), layout)
     again.place(executor)
     operand = offset if layout == "q4z" else None

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from inpage import pipeline, set_seed, token_log_probabilities
+from inpage import pipeline, program, set_seed, token_log_probabilities
 from inpage.errors import InputError, UnsupportedError
-from inpage.generation.cache import DynamicCache
+from inpage.generation.cache import DynamicCache, StaticCache
 from inpage.generation.configuration import GenerationConfig
 from inpage.generation.logits_process import LogitsProcessor, SuppressTokensLogitsProcessor
+from inpage.generation.session import Session
 from inpage.generation.stopping_criteria import StopStringCriteria
 from inpage.generation.streamers import CallbackStreamer, IncrementalDecoder, TextIteratorStreamer, TextStreamer
 from inpage.models.auto import AutoModelForCausalLM
@@ -532,6 +533,43 @@ def test_an_abort_leaves_the_cache_usable_and_nothing_behind(model: Any, stop: i
     next(steps)
     steps.close()
     assert model.executor.used_bytes - used < 1 << 17, "programs may have been recorded, no cache remains"
+
+
+def test_prompts_of_any_length_take_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[Any] = []
+    record = program.record
+    prompts = [[[(7 * i + length) % 400 + 4 for i in range(length)]] for length in range(1, 64)]
+    with AutoModelForCausalLM.from_pretrained(LLAMA) as model, StaticCache(64) as cache:
+        session = Session(model, cache, [0])
+        monkeypatch.setattr(program, "record", lambda *given: recorded.append(given) or record(*given))
+        found: list[Any] = []
+        for prompt in prompts:
+            found += _result(session.prefill(prompt, "logits"))
+            assert cache.get_seq_length() == len(prompt[0])
+            cache.crop(0)
+        # of 1, 2, 4, .. 32 tokens, at the end of a prompt and before it
+        assert len(recorded) <= 12
+        for prompt, logits in zip(prompts, found, strict=True):
+            exact = model(input_ids=prompt).logits.tolist()[0][-1]
+            assert max(abs(a - b) for a, b in zip(logits, exact, strict=True)) < 1e-4
+
+
+def _result(steps: Any) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+@pytest.mark.parametrize("chunk", [2, 3, None])
+def test_padding_longer_than_a_chunk(model: Any, chunk: int | None) -> None:
+    prompts = [[341, 299, 321, 381], [*PROMPT[0], 300, 5, 6, 7, 8]]
+    padded = [[3] * (13 - len(row)) + row for row in prompts]
+    mask = [[int(i >= 13 - len(row)) for i in range(13)] for row in prompts]
+    found = model.generate(padded, attention_mask=mask, max_new_tokens=6, prefill_chunk_size=chunk)
+    for row, prompt in zip(found, prompts, strict=True):
+        assert row[13:].tolist() == model.generate([prompt], max_new_tokens=6)[0][len(prompt) :].tolist()
 
 
 def test_logarithms_of_probabilities(model: Any) -> None:

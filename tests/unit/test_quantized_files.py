@@ -124,6 +124,10 @@ def dequantised(data: bytes, name: str, inner: int) -> Array:
     q = q - (8 if layout["layout"] == "q4" else 0)
     scale = scale.reshape(len(q), -1)
     values = q * np.repeat(scale, layout["group_size"], 1)[:, :inner]
+    if layout["layout"] == "q8g":
+        two, whole = np.array([[1, 1], [1, -1]]), inner // 32 * 32
+        matrix = np.kron(np.kron(two, np.kron(two, two)), np.eye(4))
+        values[:, :whole] = (values[:, :whole].reshape(len(q), -1, 32) @ matrix).reshape(len(q), whole)
     if layout["layout"] == "q4z":
         values = values + np.repeat(tensor(data, f"{name}.offset").astype(np.float64), 32, 1)[:, :inner]
     return values
@@ -186,7 +190,7 @@ def test_weights_are_never_turned_twice(executor: Executor, dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"inpage.format": "2"}, "format version '2'"),
+        ({"inpage.format": "1"}, "format version '1'"),
         ({"inpage.quantization": "["}, "malformed"),
         ({"inpage.quantization": "[" * 100_000}, "malformed"),
         ({"inpage.quantization": '{"linear.weight": {"layout": "q3", "group_size": 32}}'}, "'q3'"),
@@ -384,6 +388,44 @@ def test_a_published_layout_is_the_only_one(executor: Executor) -> None:
     with Loaded(executor, files, AWQ, dtype="q4z") as loaded:
         assert loaded.layouts()["linear.weight"] == "q4z"
     fails(UnsupportedError, "has its weights in q4z", executor, files, AWQ, dtype="fp32")
+
+
+# --- zero points ------------------------------------------------------------------------------------------------------
+
+
+def on_a_grid() -> dict[str, Array]:
+    """Weights that were in 4 bits with zero points once, in groups of 32, as bfloat16 has them."""
+    values = floats()
+    for name in ("linear.weight", "odd.weight"):
+        groups = [values[name][:, k : k + 32] for k in range(0, values[name].shape[1], 32)]
+        lows = [group.min(1, keepdims=True) for group in groups]
+        steps = [np.ptp(group, axis=1, keepdims=True) / 15 for group in groups]
+        kept = [np.rint((g - low) / step) * step + low for g, low, step in zip(groups, lows, steps, strict=True)]
+        values[name] = bfloat16(np.concatenate(kept, 1))
+    return values
+
+
+def test_q4_has_zero_points_where_the_weights_need_them(executor: Executor) -> None:
+    values = on_a_grid()
+    with Loaded(executor, {SINGLE: encode(values)}, dtype="q4") as loaded:
+        assert loaded.layouts()["linear.weight"] == loaded.layouts()["odd.weight"] == "q4z"
+        exact = (values["linear.weight"].astype(np.uint32) << 16).view(np.float32)
+        found, data = loaded.values(), loaded.file()
+        assert np.abs(found["linear.weight"] - exact).max() < 0.01 * np.abs(exact).max()
+        samples = [(start, stop) for _, start, stop in loaded.repository.streamed if start and stop]
+        assert 0 < len(samples) <= 4
+        assert sum(stop - start for start, stop in samples) <= 2 * 8 * (INNER + 37)
+    with Loaded(executor, {"model.q4.safetensors": data}, dtype="q4") as again:
+        assert again.layouts()["linear.weight"] == "q4z"
+        assert all(np.array_equal(value, found[name]) for name, value in again.values().items())
+
+
+@pytest.mark.parametrize("dtype", ["q4", {"linear.*": "q4", "*": "q4"}])
+def test_q4_is_symmetric_where_that_does_or_is_asked_for(executor: Executor, dtype: Any) -> None:
+    values = floats() if dtype == "q4" else on_a_grid()
+    with Loaded(executor, {SINGLE: encode(values)}, dtype=dtype) as loaded:
+        assert loaded.layouts()["linear.weight"] == "q4"
+        assert loaded.layouts()["odd.weight"] == ("q4" if dtype == "q4" else "q4z")
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -43,11 +43,12 @@ def check_dtype(dtype: Dtype) -> None:
             )
 
 
-def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
+def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> list[nn.Parameter]:
     """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none.
 
-    A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`); other patterns are
-    taken as they are.
+    A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`), and with q4 leaves
+    open whether there are zero points (`zero_points`): the parameters in question, q4 so far, are returned. Other
+    patterns are taken as they are.
     """
     dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
     if not all(isinstance(pattern, str) for pattern in dtypes):
@@ -57,6 +58,7 @@ def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
     unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()
     parameters = dict(model.named_parameters())
     spared = {id(parameters[name]) for name in model.tied_weights_keys}
+    is_open: list[nn.Parameter] = []
     for name, module in owners(model):
         pattern = next((pattern for pattern in dtypes if fnmatchcase(name, pattern)), None)
         layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
@@ -64,11 +66,14 @@ def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> None:
         if layout != "panels" and _is_packed(parameters[name], module):
             spare = pattern == "*" and id(parameters[name]) in spared
             parameters[name].layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
+            if pattern == "*" and parameters[name].layout == "q4":
+                is_open.append(parameters[name])
     if unused:
         raise UnsupportedError(
             f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}.",
             hint="Patterns are of names such as those of model.named_parameters(), with * for any characters.",
         )
+    return is_open
 
 
 def layouts_as_stored(model: "PreTrainedModel", plan: "Plan", files: "Sequence[CheckpointFile]") -> None:

@@ -18,16 +18,17 @@ from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
 from ..tensor import Tensor
 from .bundles import BundleLoader
-from .conversion import Piece, row_major, whole
+from .conversion import row_major, whole
 from .files import CheckpointFile
 from .initialize import DEFAULT_STD, initialize, owners
 from .keep import Keeper, Kept
 from .layouts import Dtype, check_dtype, choose_layouts, layouts_as_stored
 from .packing import emit_pack
-from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, make_plan, tie
+from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, is_dense, make_plan, tie
 from .safetensors import TensorInfo
 from .selection import Checkpoint, open_checkpoint
 from .stream import Direct, Files, Region, Staged, stream_into
+from .zero_points import need_zero_points
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
@@ -113,7 +114,10 @@ async def _fill(
     if as_stored:
         layouts_as_stored(model, plan, files)
     else:
-        choose_layouts(model, dtype)
+        symmetric = choose_layouts(model, dtype)
+        if symmetric and await need_zero_points(model.executor, source, files, plan, symmetric):
+            for parameter in symmetric:
+                parameter.layout = "q4z"
     try:
         await _Loader(model.executor, plan, checkpoint).load(source, model.parameters())
         _initialize(model, plan)
@@ -345,7 +349,7 @@ def _block_bytes(info: TensorInfo) -> int:
 def _is_whole(info: TensorInfo, tasks: list[Task]) -> bool:
     """Whether the tensor is one parameter, elements in the same order."""
     (parameter, piece), *others = tasks
-    return not others and _is_dense(piece, info) and piece.shape == parameter.shape
+    return not others and is_dense(piece, info) and piece.shape == parameter.shape
 
 
 def _is_in_place(info: TensorInfo, tasks: list[Task]) -> bool:
@@ -355,13 +359,9 @@ def _is_in_place(info: TensorInfo, tasks: list[Task]) -> bool:
         not others
         and info.dtype == "F32"
         and parameter.layout == "rows"
-        and _is_dense(piece, info)
+        and is_dense(piece, info)
         and piece.shape[1:] == parameter.shape[1:]
     )
-
-
-def _is_dense(piece: Piece, info: TensorInfo) -> bool:
-    return piece.shape == info.shape and piece.strides == row_major(info.shape)
 
 
 def _is_part_of_panels(task: Task) -> bool:

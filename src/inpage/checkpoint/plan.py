@@ -17,6 +17,7 @@ from .conversion import (
     WeightConversion,
     WeightConverter,
     WeightRenaming,
+    row_major,
     whole,
 )
 from .files import CheckpointFile
@@ -207,6 +208,11 @@ def tie(model: "PreTrainedModel", target: str, source: str) -> None:
     for name in path:
         module = getattr(module, name)
     setattr(module, attribute, parameters[source])
+
+
+def is_dense(piece: Piece, info: TensorInfo) -> bool:
+    """Whether a piece is its whole tensor, elements in the same order."""
+    return piece.shape == info.shape and piece.strides == row_major(info.shape)
 
 
 def _tie(model: "PreTrainedModel", missing: set[str]) -> list[tuple[str, str]]:

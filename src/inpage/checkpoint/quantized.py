@@ -7,7 +7,7 @@ store keeps them; anybody else may write them, by this description.
 Metadata (all values of safetensors' metadata are strings):
 
     "format"                "pt", as in other checkpoints
-    "inpage.format"         "1", the version of this format
+    "inpage.format"         "2", the version of this format
     "inpage.quantization"   JSON: {name of a weight: {"layout": layout, "group_size": number}, ...}
 
 A weight "name" of shape [N, K] is kept in up to three tensors; the others of the file are plain F32, F16 or BF16. Names
@@ -15,13 +15,14 @@ are those of the model's parameters in transformers; weights of layers are [out,
 
     layout  "name"                "name.scale"             "name.offset"     group_size  weight
     q8      I8 [N, K]             F32 [N]                                    K           scale * q
-    q8g     I8 [N, K]             F16 [N, ceil(K / 32)]                      32          scale * q, q in -63 .. 63
+    q8g     I8 [N, K]             F16 [N, ceil(K / 32)]                      32          rotated(scale * q)
     q4      U8 [N, ceil(K / 2)]   F16 [N, ceil(K / 32)]                      32          scale * (q - 8)
     q4z     U8 [N, ceil(K / 2)]   F16 [N, ceil(K / 32)]    as scale          32          scale * q + offset
 
 A byte of U8 holds two quants of 0 .. 15, the one of the even column in its low half. A group is `group_size` columns
-of a row that share a scale; the last one may be shorter. A scale of q4 may be negative. K is not part of the shape of
-U8, so the model's shape decides whether the last half byte counts.
+of a row that share a scale; the last one may be shorter. A scale of q4 may be negative. Quants of q8g are
+-63 .. 63; for "rotated" see `inpage.optable`. K is not part of the shape of U8, so the model's shape decides whether
+the last half byte counts.
 
 Tensors may come in any order. Scale and offset directly before their weight let a reader pack it while it arrives.
 """
@@ -35,7 +36,7 @@ from ..optable import GROUP_SIZE, QUANTIZED
 from .files import CheckpointFile
 from .safetensors import TensorInfo
 
-VERSION = "1"
+VERSION = "2"
 FORMAT_KEY = "inpage.format"
 QUANTIZATION_KEY = "inpage.quantization"
 

@@ -97,7 +97,19 @@ def decode(m: "Memory", address: int, rows: int, inner: int, layout: str) -> Arr
         return packed.transpose(0, 2, 1).reshape(-1, inner)[:rows]
     weight = read_weight(m, address, rows, inner, layout)
     each = inner if layout == "q8" else GROUP_SIZE
-    return weight.quants * _spread(weight.scale, each, inner) + _spread(weight.offset, each, inner)
+    values = weight.quants * _spread(weight.scale, each, inner) + _spread(weight.offset, each, inner)
+    return _rotated(values) if layout == "q8g" else values
+
+
+def _rotated(x: Array, factor: float = 1) -> Array:
+    """[rows, inner] with the whole groups of each row times `factor` and rotated."""
+    rows, inner = x.shape
+    whole = inner // GROUP_SIZE * GROUP_SIZE
+    y = x[:, :whole].reshape(-1, 8, GROUP_SIZE // 8) * x.dtype.type(factor)
+    for step in (1, 2, 4):
+        pairs = y.reshape(len(y), 4 // step, 2, step, GROUP_SIZE // 8)
+        y = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], 2)
+    return np.concatenate([y.reshape(rows, whole), x[:, whole:]], 1)
 
 
 def _spread(values: Array, each: int, inner: int) -> Array:
@@ -130,6 +142,8 @@ def _quantize_rows(x: Array) -> Quantized:
 def _quantize_groups(x: Array, layout: str) -> Quantized:
     """Quants, scales and offsets of groups of 32, in float32 and in the order of the kernels' additions."""
     rows, inner = x.shape
+    if layout == "q8g":
+        x = _rotated(x, 0.125)
     groups = np.pad(x, ((0, 0), (0, padded_inner(layout, inner) - inner))).reshape(rows, -1, GROUP_SIZE)
     counts = np.minimum(GROUP_SIZE, inner - GROUP_SIZE * np.arange(groups.shape[1])).astype(np.float32)
     search = {"q8g": _symmetric_8bit, "q4": _symmetric_4bit, "q4z": _asymmetric_4bit}[layout]
@@ -141,8 +155,17 @@ def _quantize_groups(x: Array, layout: str) -> Quantized:
 
 
 def _symmetric_8bit(x: Array, counts: Array) -> tuple[Array, Array]:
-    """Scale and offset: the largest magnitude is quant 63."""
-    return np.abs(x).max(2) / np.float32(63), np.zeros(x.shape[:2], np.float32)
+    """Scale and offset with the least squared errors, of those tried."""
+    magnitude = np.abs(x).max(2)
+    y = x * np.where(magnitude > np.float32(1e-30), 1 / magnitude, np.float32(0))[..., None]
+    best, scale = np.zeros_like(magnitude), np.zeros_like(magnitude)
+    for n in range(34, 64):
+        q = np.rint(y * np.float32(n))
+        yq, qq = _sum(y * q), _sum(q * q)
+        score = yq * yq / qq
+        better = score > best
+        best, scale = np.where(better, score, best), np.where(better, yq / qq, scale)
+    return scale * magnitude, np.zeros_like(scale)
 
 
 def _symmetric_4bit(x: Array, counts: Array) -> tuple[Array, Array]:
@@ -235,6 +258,8 @@ def quantize_rows(m: "Memory", xq: int, x: int, rows: int, inner: int, layout: i
         inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 1e-30)
         quants = np.floor((values - low) * inverse + np.float32(0.5)).clip(0, 127)
     else:
+        if name == "q8g":
+            values[:, :inner] = _rotated(values[:, :inner])
         groups = values.reshape(rows, -1, GROUP_SIZE)
         most = np.abs(groups).max(2)
         inverse = np.divide(127, most, out=np.zeros_like(most), where=most > 1e-30)
@@ -256,4 +281,5 @@ def activations(m: "Memory", address: int, rows: int, inner: int, layout: str) -
     scale = m.floats(scale_at, rows, groups)
     low = m.floats(scale_at + 4 * rows * groups, rows, groups)
     each = padded // groups
-    return quants[:, :inner] * _spread(scale, each, inner) + (_spread(low, each, inner) if layout == "q8" else 0)
+    values = quants[:, :inner] * _spread(scale, each, inner) + (_spread(low, each, inner) if layout == "q8" else 0)
+    return _rotated(values, 0.125) if layout == "q8g" else values

@@ -74,9 +74,9 @@ class Session:
                 hint="input_ids must be all tokens, those in the cache included, and new ones; crop() the cache.",
             )
         if self.cache is not None:
-            while length - seen > self.chunk:
-                self._run([row[seen : seen + self.chunk] for row in ids], seen, "argmax")
-                seen += self.chunk
+            for size in pieces(length - seen, self.chunk)[:-1]:
+                self._run([row[seen : seen + size] for row in ids], seen, "argmax")
+                seen += size
                 yield
         return self._run([row[seen:] for row in ids], seen, wanted, ids)
 
@@ -153,6 +153,14 @@ class Session:
             return outputs.tolist()
         values, tokens = outputs
         return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
+
+
+def pieces(count: int, chunk: int) -> list[int]:
+    """`count` tokens of a prompt in chunks: whole ones, then powers of two, so that any length takes few programs."""
+    if chunk == sys.maxsize:
+        return [count]
+    whole, rest = divmod(count, chunk)
+    return [chunk] * whole + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
 
 def next_token(

@@ -1,0 +1,74 @@
+"""Of a generation of SmolLM2 in CPython, as JSON: Python's CPU time per token, the cache's bytes, a second turn.
+
+python tests/bench/generation_alone.py q4 2000
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from inpage import AutoModelForCausalLM  # noqa: E402
+from inpage.generation.cache import StaticCache  # noqa: E402
+from inpage.generation.session import Session  # noqa: E402
+from inpage.optable import cache_head_words  # noqa: E402
+from tests import models  # noqa: E402
+
+PROMPT = list(range(1000, 1128))
+
+
+def main() -> None:
+    dtype, tokens = sys.argv[1], int(sys.argv[2])
+    with AutoModelForCausalLM.from_pretrained(
+        str(models.path("HuggingFaceTB/SmolLM2-135M-Instruct")), dtype=dtype
+    ) as model:
+        print(json.dumps({"dtype": dtype, "tokens": tokens, **measured(model, tokens)}))
+
+
+def measured(model: Any, tokens: int) -> dict[str, Any]:
+    executor, config = model.executor, model.config
+    kernels = 0.0
+    execute, computed_tokens = executor.execute, list[int]()
+
+    def timed(*arguments: Any) -> int:
+        nonlocal kernels
+        started = time.thread_time()
+        try:
+            return execute(*arguments)
+        finally:
+            kernels += time.thread_time() - started
+
+    model.generate([PROMPT], max_new_tokens=4, eos_token_id=[])  # records, and grows what stays
+    before = executor.used_bytes
+    length = len(PROMPT) + tokens
+    with StaticCache(length) as cache:
+        executor.execute = timed
+        steps = model.generate_steps([PROMPT], max_new_tokens=tokens, eos_token_id=[], past_key_values=cache)
+        done, started, ids = 0, 0.0, list[int]()
+        while done < tokens:
+            done, _ = next(steps)
+            if done == 1:
+                started, kernels = time.thread_time(), 0.0
+        elapsed, used = time.thread_time() - started, executor.used_bytes
+        try:
+            next(steps)
+        except StopIteration as stop:
+            ids = stop.value[0].tolist()
+        del executor.execute
+        run = Session._run  # pyright: ignore[reportPrivateUsage]
+        Session._run = lambda self, rows, *rest: computed_tokens.append(len(rows[0])) or run(self, rows, *rest)  # pyright: ignore
+        cache.crop(length - 40)
+        model.generate([[*ids[: length - 40], *PROMPT[:20]]], max_new_tokens=1, past_key_values=cache)
+        Session._run = run  # pyright: ignore[reportPrivateUsage]
+    head = cache_head_words("f32", config.hidden_size // config.num_attention_heads)
+    bytes_ = 2 * config.num_hidden_layers * config.num_key_value_heads * 4 * head * length
+    python = (elapsed - kernels) / (tokens - 1) * 1e3
+    return {"python_ms": python, "computed": bytes_, "measured": used - before, "turn": sum(computed_tokens)}
+
+
+if __name__ == "__main__":
+    main()

@@ -353,10 +353,12 @@ def find_rust() -> Rust | None:
     """Debian's packages, or the rustup toolchain on PATH; None where neither is new enough and has the sources."""
     for folder in dict.fromkeys(["/usr/bin", *os.environ["PATH"].split(os.pathsep)]):
         cargo, rustc = Path(folder, "cargo"), Path(folder, "rustc")
-        works = cargo.exists() and rustc.exists() and subprocess.run([rustc, "-V"], capture_output=True).returncode == 0
-        if not works:  # rustup's stand-ins exist without a toolchain too
+        if not (cargo.exists() and rustc.exists()):
             continue
-        version = run(rustc, "--version").split()[1]
+        try:
+            version = run(rustc, "--version").split()[1]
+        except SystemExit:  # rustup's stand-ins exist without a toolchain too
+            continue
         library = Path(run(rustc, "--print", "sysroot").strip()) / "lib" / "rustlib" / "src" / "rust" / "library"
         if tuple(map(int, version.split(".")[:2])) >= RUST_MINIMUM and (library / "std").exists():
             return Rust(cargo, rustc, library)

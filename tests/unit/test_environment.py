@@ -59,8 +59,16 @@ def test_old_compilers_are_not_taken_for_rust(tmp_path: Path, monkeypatch: pytes
         (tmp_path / name).touch()
     (tmp_path / "lib/rustlib/src/rust/library/std").mkdir(parents=True)
     answers = {"--version": "rustc 1.92.0 (abc 2025-12-01)", "--print": str(tmp_path)}
-    monkeypatch.setattr(build_wheels, "run", lambda _, option, *__: answers[option])
+
+    def run(_: Path, option: str, *__: str) -> str:
+        if option not in answers:
+            raise SystemExit("failed: as rustup's rustc does without a toolchain")
+        return answers[option]
+
+    monkeypatch.setattr(build_wheels, "run", run)
     monkeypatch.setenv("PATH", str(tmp_path))
+    assert build_wheels.find_rust() is None
+    del answers["--version"]
     assert build_wheels.find_rust() is None
     answers["--version"] = "rustc 1.93.0 (abc 2026-01-20)"
     found = build_wheels.find_rust()

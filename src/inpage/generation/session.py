@@ -75,7 +75,7 @@ class Session:
             )
         if self.cache is not None:
             for size in pieces(length - seen, self.chunk)[:-1]:
-                self._run([row[seen : seen + size] for row in ids], seen, "argmax")
+                self._run([row[seen : seen + size] for row in ids], seen, None)
                 seen += size
                 yield
         return self._run([row[seen:] for row in ids], seen, wanted, ids)
@@ -126,8 +126,11 @@ class Session:
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
-    def _run(self, ids: Ids, seen: int, wanted: Wanted, texts: Ids | None = None) -> Any:
-        """What is wanted after `ids`; `texts`, the whole sequences, are what the processors look at."""
+    def _run(self, ids: Ids, seen: int, wanted: Wanted | None, texts: Ids | None = None) -> Any:
+        """What is wanted after `ids`; where that is None, they only go into the cache.
+
+        `texts`, the whole sequences, are what the processors look at.
+        """
         inputs: dict[str, Any] = {"input_ids": _tensor(ids)}
         if texts is not None and self.processors:
             inputs |= changes(self.processors, texts, self.model.config.vocab_size)
@@ -147,6 +150,8 @@ class Session:
         if best is not None:
             for score in best.data:
                 check_best(score)
+        if wanted is None:
+            return None
         if wanted == "logits":
             return [_row(row.data) for row in outputs]
         if wanted == "argmax" or isinstance(wanted, Drawn):
@@ -165,7 +170,7 @@ def pieces(count: int, chunk: int) -> list[int]:
 
 def next_token(
     forward: Callable[..., Any],
-    wanted: Wanted,
+    wanted: Wanted | None,
     keep: int = 1,
     uniform: Tensor | None = None,
     edited: Tensor | None = None,
@@ -188,7 +193,9 @@ def next_token(
     if kept is not None:
         ops.mask_scores(logits, kept)
     best = None if edited is None and kept is None else ops.topk(logits, 1)[0]
-    if wanted == "logits":
+    if wanted is None:
+        found = None  # and nothing is computed that only logits need
+    elif wanted == "logits":
         found = logits
     elif isinstance(wanted, Drawn):
         assert uniform is not None

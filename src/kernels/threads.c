@@ -24,7 +24,8 @@ typedef struct {
     const uint32_t *words;
     const int32_t *registers;
     const Table *table;
-    _Alignas(64) uint64_t next; /* generation << 32 | ticket */
+    uint32_t count, total;      /* instructions and tickets of the program */
+    _Alignas(64) uint64_t next; /* generation << 32 | ticket; 0 while the program is exchanged */
     _Alignas(64) uint32_t done;
     uint32_t waiters;
 } Control;
@@ -57,27 +58,31 @@ static int wait_for(Control *c, uint32_t generation, uint32_t goal) {
     return 1;
 }
 
-/* Claims and does chunks until none is left. */
+/* Claims and does chunks until none is left.
+
+   A helper may come, or go on, when the program is done and its memory has other contents. `next` tells: where it has
+   the generation, table, count and total are of one program, and inside memory; where a ticket could be claimed, the
+   program was there when the table was read. */
 static void work(Control *c, uint32_t generation) {
-    const Table *table = c->table;
-    uint32_t n = 0;
+    const Table *table = READ(&c->table);
+    uint32_t count = READ(&c->count), total = READ(&c->total), n = 0;
     for (;;) {
         uint64_t next = READ(&c->next);
         uint32_t ticket = (uint32_t)next;
-        if ((uint32_t)(next >> 32) != generation || ticket >= table->entries[table->count].first) return;
-        while (table->entries[n + 1].first <= ticket) n++;
-        uint32_t first = table->entries[n].first;
+        if ((uint32_t)(next >> 32) != generation || ticket >= total) return;
+        while (n + 1 < count && table->entries[n + 1].first <= ticket) n++;
+        uint32_t at = table->entries[n].at, first = table->entries[n].first, end = table->entries[n + 1].first;
         if (READ(&c->done) < first) {
             if (!wait_for(c, generation, first)) return;
             continue;
         }
         if (!__atomic_compare_exchange_n(&c->next, &next, next + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
-        Instruction i = {c->words + table->entries[n].at, c->registers};
-        uint32_t none = 0, here = 1 + table->entries[n].at;
+        Instruction i = {c->words + at, c->registers};
+        uint32_t none = 0, here = 1 + at;
         /* After a failure the remaining chunks are only counted. */
         if (!READ(&c->failed) && run_chunk(&i, (int)(ticket - first)))
             __atomic_compare_exchange_n(&c->failed, &none, here, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-        if (ADD(&c->done, 1) == table->entries[n + 1].first && READ(&c->waiters)) wake(&c->done);
+        if (ADD(&c->done, 1) == end && READ(&c->waiters)) wake(&c->done);
     }
 }
 
@@ -108,9 +113,12 @@ EXPORT(stop) int stop(Control *c) {
 EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint32_t count, const int32_t *registers) {
     const Table *table = (const Table *)(words + count);
     uint32_t generation = c->generation + 1, total = table->entries[table->count].first, n = 0;
-    c->words = words;
-    c->registers = registers;
-    c->table = table;
+    WRITE(&c->next, 0);
+    WRITE(&c->words, words);
+    WRITE(&c->registers, registers);
+    WRITE(&c->table, table);
+    WRITE(&c->count, table->count);
+    WRITE(&c->total, total);
     WRITE(&c->failed, 0);
     WRITE(&c->done, 0);
     WRITE(&c->next, (uint64_t)generation << 32);

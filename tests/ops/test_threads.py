@@ -1,5 +1,7 @@
 """Programs on several threads give what one thread gives, to the bit."""
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ from inpage.errors import KernelError, OutOfMemoryError
 from inpage.executors import wasm, wasmtime_host
 from inpage.executors.chunks import cut
 from inpage.executors.pages import out_of_memory
-from inpage.executors.threads import say_once
+from inpage.executors.threads import STACK_BYTES, say_once
 from inpage.executors.wasm import WasmExecutor
 from inpage.optable import OPS
 from inpage.program import jit, record
@@ -74,6 +76,22 @@ def test_failure_in_a_chunk_is_reported_and_the_next_call_works(threaded: WasmEx
         with pytest.raises(KernelError, match="embedding"):
             run(ids=Tensor.from_values(ids))
         np.testing.assert_allclose(np.asarray(run(ids=Tensor.from_values(ids % 10))), 0.125, rtol=1e-6)
+
+
+def test_a_helper_that_comes_late_reads_no_program(threaded: WasmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is done, and other contents are in its place: here lengths far beyond the memory."""
+    failures: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    x = Tensor.from_values(np.ones((1, 4, 64), np.float32))
+    program, _ = record(network(threaded), threaded, {"x": x})
+    threaded.run(program, [x.data])
+    threaded.write(program.address, np.full(len(program.words) + 16, 0x0FFFFFFF, np.int32))
+    stack = threaded.allocate(STACK_BYTES)
+    helper = threaded._instance.start_helper(threaded._control, stack + STACK_BYTES)  # pyright: ignore[reportPrivateUsage]
+    time.sleep(0.2)
+    threaded._stop_helpers()  # pyright: ignore[reportPrivateUsage]
+    helper.close()
+    assert not failures
 
 
 def test_work_is_cut_by_its_size() -> None:

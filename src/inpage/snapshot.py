@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from random import Random
 from types import CodeType
 from typing import Any
 
@@ -23,6 +24,7 @@ wheels = ""
 """The sha256 of the wheels that the snapshot was made of; empty where Python started the plain way."""
 
 _compiled: dict[str, CodeType] = {}
+_generators: list[Random] = []  # of random numbers, all that there are
 
 
 class _Loader(SourceFileLoader):
@@ -64,11 +66,12 @@ def prepare(sha256: str) -> None:
     os.environ.pop("PYTHONHASHSEED", None)
     sys.path[:] = filter(None, sys.path)  # Pyodide adds the working directory at every start
     gc.collect()
+    _generators[:] = [each for each in gc.get_objects() if isinstance(each, Random)]
 
 
 def resume(sha256: str) -> bool:
     """Whether the snapshot is of the wheels with these hashes. Random numbers begin anew."""
     importlib.invalidate_caches()  # files came back after the folders were last looked at
-    if "random" in sys.modules:
-        sys.modules["random"].seed()
+    for generator in _generators:
+        generator.seed()
     return wheels == sha256

@@ -4,6 +4,7 @@
  * `_makeSnapshot` and `makeMemorySnapshot` are private to Pyodide; the worker loads the result into the very same
  * build only, and starts the plain way where that fails.
  */
+import nodeCrypto from "node:crypto";
 import { readFile, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -13,8 +14,15 @@ process.on("uncaughtException", ({ message }) => {
   process.exit(1);
 });
 
+// Equal wheels give an equal snapshot: Python is to see neither the time, nor chance, nor where this happens.
+const start = Date.UTC(2026, 0);
+Date.now = () => start;
+performance.now = () => 0;
+nodeCrypto.randomFillSync = (array) => array.fill(0);
+
 const [runtime, output] = process.argv.slice(2).map((path) => resolve(path));
 const { loadPyodide } = await import(pathToFileURL(join(runtime, "pyodide.mjs")).href);
+process.argv[1] = "inpage";
 const { packages } = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));
 const wheels = ["inpage", ...packages.inpage.depends].map((name) => packages[name]);
 
@@ -28,5 +36,6 @@ const extractDir = pyodide.runPython("import sysconfig; sysconfig.get_path('pure
 for (const { file_name } of wheels) {
   pyodide.unpackArchive(new Uint8Array(await readFile(join(runtime, file_name))), "wheel", { extractDir });
 }
+pyodide.pyimport("importlib").invalidate_caches(); // by the clock, the folder did not change
 pyodide.pyimport("inpage.snapshot").prepare(wheels.map(({ sha256 }) => sha256).join(" "));
 await writeFile(output, pyodide.makeMemorySnapshot());

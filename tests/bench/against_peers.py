@@ -12,13 +12,14 @@ import argparse
 import json
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "tests" / "bench" / "results" / "against_peers.json"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.bench import harness
+
+RESULTS = harness.ROOT / "tests" / "bench" / "results" / "against_peers.json"
 MODEL = "all-MiniLM-L6-v2"
 
 
@@ -33,34 +34,18 @@ def job(engine: str, dtype: str, threads: int) -> dict[str, Any]:
 
 def measure(arguments: argparse.Namespace, engines: list[str]) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
     """Results of every engine, dtype and number of threads, one for each round."""
-    sys.path.insert(0, str(arguments.peers))
-    harness: Any = import_module("run")
-    from chrome import Chrome  # pyright: ignore[reportMissingImports]
-    from server import serve  # pyright: ignore[reportMissingImports]
-
-    work: Path = arguments.work
-    reference = json.loads((arguments.peers / "reference.json").read_text())
-    mounts = {
-        "/": arguments.peers / "web",
-        "/npm/": work / "npm" / "node_modules",
-        "/models/": work / "models",
-        "/ours/": arguments.site,
-        "/bench/": Path(__file__).parent,
-    }
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    base, stop = serve(mounts, work / "hub")
-    with Chrome(base) as chrome:
+    with harness.engines(arguments) as (run, browser, reference):
         for _ in range(arguments.rounds):
             for dtype in arguments.dtypes:
                 for threads in arguments.threads:
                     for engine in engines:
                         config = job(engine, dtype, threads)
-                        config = {**harness.common_cfg("embed", arguments.quick, reference), **config}
-                        result = harness.run_browser(chrome, config, 1 if arguments.quick else 2)
-                        result["verdict"] = harness.verdict(config, result, reference)
+                        config = {**run.common_cfg("embed", arguments.quick, reference), **config}
+                        result = run.run_browser(browser, config, 1 if arguments.quick else 2)
+                        result["verdict"] = run.verdict(config, result, reference)
                         found.setdefault((engine, dtype, threads), []).append(result)
                         print(f"{engine} {dtype} {threads} thread(s): {result['verdict']}", file=sys.stderr, flush=True)
-    stop()
     return found
 
 
@@ -93,21 +78,11 @@ def _row(dtype: str, threads: int, what: str, mine: float, best: float) -> dict[
 
 
 def main() -> None:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, required=True, help="folder of the harness")
-    parser.add_argument("--work", type=Path, default=cache / "inpage-peers", help="what its --setup made")
-    parser.add_argument("--site", type=Path, default=ROOT / "dist" / "site", help="page, worker and runtime")
+    parser = harness.parser(__doc__)
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "q8"])
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--engines", nargs="+", default=["inpage", "shipped", "tuned"])
-    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    arguments.peers = arguments.peers.resolve()
-    python = arguments.work / "venv" / "bin" / "python"
-    if Path(sys.prefix) != arguments.work / "venv":
-        os.execv(python, [str(python), __file__, *sys.argv[1:]])
+    harness.enter(arguments)
     load = os.getloadavg()
     found = measure(arguments, arguments.engines)
     table = rows(found, [engine for engine in arguments.engines if engine != "inpage"] or ["inpage"])

@@ -13,13 +13,14 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "tests" / "bench" / "results" / "generation.json"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.bench import harness
+
+RESULTS = harness.ROOT / "tests" / "bench" / "results" / "generation.json"
 MODEL = "SmolLM2-135M-Instruct"
 TUNED = {"modelFile": "model_gqa", "wasmBuild": "plain"}
 PEERS: dict[str, list[dict[str, Any]]] = {
@@ -53,38 +54,22 @@ def jobs(dtypes: list[str], threads: list[int]) -> list[tuple[str, str, dict[str
 
 def measure(arguments: argparse.Namespace) -> dict[tuple[str, str, int], list[dict[str, float]]]:
     """Tokens a second of decoding and prefill by engine, dtype of ours and threads: one entry a configuration."""
-    sys.path.insert(0, str(arguments.peers))
-    harness: Any = import_module("run")
-    from chrome import Chrome  # pyright: ignore[reportMissingImports]
-    from server import serve  # pyright: ignore[reportMissingImports]
-
-    work: Path = arguments.work
-    reference = json.loads((arguments.peers / "reference.json").read_text())
-    mounts = {
-        "/": arguments.peers / "web",
-        "/npm/": work / "npm" / "node_modules",
-        "/models/": work / "models",
-        "/ours/": arguments.site,
-        "/bench/": Path(__file__).parent,
-    }
     runs: dict[tuple[str, str, int, str], list[dict[str, Any]]] = {}
-    base, stop = serve(mounts, work / "hub")
-    with Chrome(base) as chrome:
+    with harness.engines(arguments) as (run, browser, reference):
         for engine, dtype, config in jobs(arguments.dtypes, arguments.threads) * arguments.rounds:
-            config = {**harness.common_cfg("generate", arguments.quick, reference), **config, "task": "generate"}
+            config = {**run.common_cfg("generate", arguments.quick, reference), **config, "task": "generate"}
             if "file" in config:
-                config["model"] = str(work / "models" / "gguf" / config["file"])
-                result = harness.run_native(config, work)
+                config["model"] = str(arguments.work / "models" / "gguf" / config["file"])
+                result = run.run_native(config, arguments.work)
             else:
-                result = harness.run_browser(chrome, config, 1)
+                result = run.run_browser(browser, config, 1)
             key = (engine, dtype, config["threads"], json.dumps(config, sort_keys=True))
             runs.setdefault(key, []).extend(result["runs"])
             print(f"{engine} {dtype} {config['threads']} thread(s) done", file=sys.stderr, flush=True)
-    stop()
     found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
     for (engine, dtype, threads, _), samples in runs.items():
-        decode = median((run["newTokens"] - 1) / run["decodeMs"] * 1e3 for run in samples)
-        prefill = median(run["promptTokens"] / run["prefillMs"] * 1e3 for run in samples)
+        decode = median((each["newTokens"] - 1) / each["decodeMs"] * 1e3 for each in samples)
+        prefill = median(each["promptTokens"] / each["prefillMs"] * 1e3 for each in samples)
         found.setdefault((engine, dtype, threads), []).append({"decode": decode, "prefill": prefill})
     return found
 
@@ -102,33 +87,27 @@ def rows(found: dict[tuple[str, str, int], list[dict[str, float]]]) -> list[dict
     return table
 
 
-def alone(python: str, dtypes: list[str], quick: bool) -> list[dict[str, Any]]:
+def alone(dtypes: list[str], quick: bool) -> list[dict[str, Any]]:
     """Python's share and memory of each dtype, measured in CPython by a process of its own."""
     found: list[dict[str, Any]] = []
     for dtype in dtypes:
-        command = [python, str(Path(__file__).parent / "generation_alone.py"), dtype, "200" if quick else "2000"]
+        command = [
+            os.environ["INPAGE_PYTHON"],
+            str(Path(__file__).parent / "generation_alone.py"),
+            dtype,
+            "200" if quick else "2000",
+        ]
         found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     return found
 
 
 def main() -> None:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, required=True, help="folder of the harness")
-    parser.add_argument("--work", type=Path, default=cache / "inpage-peers", help="what its --setup made")
-    parser.add_argument("--site", type=Path, default=ROOT / "dist" / "site", help="page, worker and runtime")
+    parser = harness.parser(__doc__)
     parser.add_argument("--dtypes", nargs="+", default=["q4", "q8g"])
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--python", default=sys.executable, help="the Python that has what inpage needs")
-    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    arguments.peers = arguments.peers.resolve()
-    python = arguments.work / "venv" / "bin" / "python"
-    if Path(sys.prefix) != arguments.work / "venv":
-        os.execv(python, [str(python), __file__, *sys.argv[1:], "--python", arguments.python])
+    harness.enter(arguments)
     load = os.getloadavg()
-    own = alone(arguments.python, arguments.dtypes, arguments.quick)
+    own = alone(arguments.dtypes, arguments.quick)
     for row in own:
         print(
             f"{row['dtype']}: {row['tokens']} tokens; Python {row['python_ms']:.3f} ms a token (bar 0.3); cache "

@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +23,6 @@ from tests import environment  # noqa: E402
 
 if __name__ == "__main__":
     environment.ensure()
-
-import build_wheels  # noqa: E402
-from web.demo import build_site  # noqa: E402
 
 BENCH = ROOT / "tests" / "bench"
 RESULTS = BENCH / "results"
@@ -117,13 +113,10 @@ def measure(name: str, peers_folder: Path | None) -> None:
     command = [sys.executable, str(BENCH / f"{name}.py")]
     if name == "kernels":
         command += ["--variants", "relaxed", "--only", "linear"]
-    with tempfile.TemporaryDirectory() as folder:
-        if name == "against_peers":
-            build_wheels.build("runtime")
-            site = build_site(Path(folder) / "site", build_wheels.DIST / "runtime", {})
-            command += ["--peers", str(peers_folder), "--site", str(site)]
-        print(f"-- {name}", flush=True)
-        subprocess.run(command, check=True, cwd=ROOT)
+    if name == "against_peers":
+        command += ["--peers", str(peers_folder)]
+    print(f"-- {name}", flush=True)
+    subprocess.run(command, check=True, cwd=ROOT)
 
 
 def main() -> None:

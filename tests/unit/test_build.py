@@ -105,6 +105,16 @@ def test_kernels_beside_the_wheel_are_those_inside(runtime: dict[str, bytes]) ->
         assert runtime[f"inpage-{variant}.wasm"] == files[f"inpage/kernels/{variant}.wasm"]
 
 
+def test_making_the_snapshot_elsewhere_gives_the_same_bytes(runtime: dict[str, bytes], tmp_path: Path) -> None:
+    made, _ = build_wheels.unpack_snapshot(gzip.decompress(build_wheels.snapshot(runtime)))
+    folder = tmp_path / "a folder of another name"
+    folder.mkdir()
+    for name, data in runtime.items():
+        (folder / name).write_bytes(data)
+    build_wheels.run("node", build_wheels.RUNTIME / "snapshot.mjs", folder, tmp_path / "snapshot")
+    assert (tmp_path / "snapshot").read_bytes() == made
+
+
 def test_packing_a_snapshot_loses_nothing() -> None:
     block = build_wheels.SNAPSHOT_BLOCK
     head = b"\0snp" + (16).to_bytes(4, "little") + bytes(8)

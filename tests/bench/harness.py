@@ -36,9 +36,7 @@ def enter(arguments: argparse.Namespace) -> None:
     python = arguments.work / "venv" / "bin" / "python"
     if Path(sys.prefix) == arguments.work / "venv":
         return
-    extra: list[str] = []
-    if arguments.site is None:
-        extra = ["--site", str(build_site())]
+    extra = [] if arguments.site else ["--site", str(build_site())]
     os.environ["INPAGE_PYTHON"] = sys.executable
     os.execv(python, [str(python), *sys.argv, *extra])
 

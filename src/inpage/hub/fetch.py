@@ -28,16 +28,10 @@ async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchRes
     return FetchResponse(response, abort, identity="Range" in headers)
 
 
-class FetchResponse:
-    def __init__(self, response: Any, abort: Any, *, identity: bool) -> None:
-        self._abort = abort
-        self._reader = response.body.getReader() if response.body else None
-        self.status: int = response.status
-        self.url: str = response.url
-        self.headers = {entry[0].lower(): entry[1] for entry in response.headers}
-        # A response of another origin hides its Content-Encoding; a range is always asked for without one.
-        known = identity or response.type == "basic"
-        self.length_is_exact = known and self.headers.get("content-encoding", "identity") == "identity"
+class StreamedBody:
+    """The part of a response that reads its body by the reader of a JavaScript ReadableStream, if it has one."""
+
+    _reader: Any = None
 
     async def read(self) -> Chunk | None:
         if self._reader is None:
@@ -47,6 +41,18 @@ class FetchResponse:
         except JsException as error:
             raise Unreachable(error.message) from error
         return None if result.done else Chunk(result.value)
+
+
+class FetchResponse(StreamedBody):
+    def __init__(self, response: Any, abort: Any, *, identity: bool) -> None:
+        self._abort = abort
+        self._reader = response.body.getReader() if response.body else None
+        self.status: int = response.status
+        self.url: str = response.url
+        self.headers = {entry[0].lower(): entry[1] for entry in response.headers}
+        # A response of another origin hides its Content-Encoding; a range is always asked for without one.
+        known = identity or response.type == "basic"
+        self.length_is_exact = known and self.headers.get("content-encoding", "identity") == "identity"
 
     def close(self) -> None:
         if self._reader is not None:

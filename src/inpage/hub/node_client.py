@@ -13,19 +13,18 @@ from urllib.parse import urlsplit
 import js  # pyright: ignore[reportMissingImports]
 from pyodide.ffi import JsException, to_js  # pyright: ignore[reportMissingImports]
 
-from ..errors import NetworkError
-from .chunk import Chunk
 from .disk import node_module
-from .transport import Unreachable, compressible
+from .fetch import StreamedBody
+from .transport import Unreachable, is_compressed, sent_headers
 
 _IDLE_MILLISECONDS = 60_000
 
 
 async def request(method: str, url: str, headers: Mapping[str, str]) -> NodeResponse:
-    encoding = "gzip" if method == "GET" and compressible(url) and "Range" not in headers else "identity"
-    sent = {"User-Agent": "inpage", "Accept-Encoding": encoding, **headers}
     client = node_module("https" if urlsplit(url).scheme == "https" else "http")
-    options = to_js({"method": method, "headers": sent}, dict_converter=js.Object.fromEntries)
+    options = to_js(
+        {"method": method, "headers": sent_headers(method, url, headers)}, dict_converter=js.Object.fromEntries
+    )
     try:
         outgoing = client.request(url, options)
     except JsException as error:  # not an address of the web
@@ -45,18 +44,13 @@ async def request(method: str, url: str, headers: Mapping[str, str]) -> NodeResp
     return NodeResponse(incoming, url, has_body=method != "HEAD")
 
 
-class NodeResponse:
+class NodeResponse(StreamedBody):
     def __init__(self, incoming: Any, url: str, *, has_body: bool) -> None:
         self._incoming = incoming
         self.status: int = incoming.statusCode
         self.url = url
         self.headers: dict[str, str] = incoming.headers.to_py()
-        encoding = self.headers.get("content-encoding", "identity")
-        if encoding not in ("identity", "gzip", "x-gzip"):
-            self.close()
-            raise NetworkError(f"{url} came with the content encoding {encoding!r}, which was not asked for.", url=url)
-        self.length_is_exact = encoding == "identity"
-        self._reader = None
+        self.length_is_exact = not is_compressed(self)
         if not has_body:
             incoming.resume()
             return
@@ -64,15 +58,6 @@ class NodeResponse:
         if not self.length_is_exact:
             body = body.pipeThrough(js.DecompressionStream.new("gzip"))
         self._reader = body.getReader()
-
-    async def read(self) -> Chunk | None:
-        if self._reader is None:
-            return None
-        try:
-            result = await self._reader.read()
-        except JsException as error:
-            raise Unreachable(error.message) from error
-        return None if result.done else Chunk(result.value)
 
     def close(self) -> None:
         self._reader = None

@@ -131,6 +131,23 @@ def compressible(url: str) -> bool:
     return url.endswith(_TEXT)
 
 
+def sent_headers(method: str, url: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of a request by a client that adds none: text may come compressed, and what has a range never does."""
+    encoding = "gzip" if method == "GET" and compressible(url) and "Range" not in headers else "identity"
+    return {"User-Agent": "inpage", "Accept-Encoding": encoding, **headers}
+
+
+def is_compressed(response: Response) -> bool:
+    """Whether the client must unpack the body, by gzip. Raises NetworkError for what `sent_headers` never asks for."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        response.close()
+        raise NetworkError(
+            f"{response.url} came with the content encoding {encoding!r}, which was not asked for.", url=response.url
+        )
+    return encoding != "identity"
+
+
 async def look(url: str, token: str) -> FileInfo:
     """What the host states about a file without sending it. Raises as `Body.open`."""
     # With a Range header the length is that of the file itself, not of a compressed form.

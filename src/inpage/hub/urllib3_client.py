@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from ..errors import NetworkError
 from .chunk import Chunk
-from .transport import Unreachable, compressible
+from .transport import Unreachable, is_compressed, sent_headers
 
 _TIMEOUT = urllib3.Timeout(connect=15, read=60)
 _CHUNK = 1 << 18
@@ -33,8 +32,7 @@ def _proxy(url: str) -> str:
 
 
 async def request(method: str, url: str, headers: Mapping[str, str]) -> Urllib3Response:
-    encoding = "gzip" if method == "GET" and compressible(url) and "Range" not in headers else "identity"
-    sent = {"User-Agent": "inpage", "Accept-Encoding": encoding, **headers}
+    sent = sent_headers(method, url, headers)
     try:
         response = _pool(_proxy(url)).request(
             method, url, headers=sent, redirect=False, retries=False, preload_content=False, decode_content=False
@@ -51,11 +49,7 @@ class Urllib3Response:
         self.status: int = response.status
         self.url = url
         self.headers = {name.lower(): value for name, value in response.headers.items()}
-        encoding = self.headers.get("content-encoding", "identity")
-        if encoding not in ("identity", "gzip", "x-gzip"):
-            self.close()
-            raise NetworkError(f"{url} came with the content encoding {encoding!r}, which was not asked for.", url=url)
-        self._gzip = None if encoding == "identity" else zlib.decompressobj(31)
+        self._gzip = zlib.decompressobj(31) if is_compressed(self) else None
         self.length_is_exact = self._gzip is None
 
     async def read(self) -> Chunk | None:

@@ -7,16 +7,16 @@ spent on padding, and what the model says of an item's rows is decoded into the 
 
 import sys
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
+from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..runtime import Awaitable
-from ..tensor import Tensor
+from ..tensor import Tensor, from_bytes
 
 WINDOW = 256  # items encoded at a time: bounds what tokens of a long list take, and the time between two steps
 BATCH_TOKENS = 512  # tokens in a batch by default: matrix products are at full speed, steps still short
@@ -207,23 +207,25 @@ class Pipeline(ABC, Awaitable):
 
     def inputs(self, rows: list[Row]) -> dict[str, Tensor]:
         """The rows as padded int32 tensors [rows, length] by name."""
-        tokenizer = self.tokenizer
         length = min(padded_length(max(row.length for row in rows)), self.max_positions)
-        left = tokenizer.padding_side == "left"
-        tensors: dict[str, Tensor] = {}
-        for name in self.model.input_names:
-            if name not in _COLUMNS or (name != "input_ids" and name not in tokenizer.model_input_names):
-                continue
-            column, filler = _COLUMNS[name], self._filler(name)
-            flat: list[int] = []
-            for _, count, encoding in rows:
-                if left:
-                    flat += [filler] * (length - count)
-                flat += getattr(encoding, column) if column else [1] * count
-                if not left:
-                    flat += [filler] * (length - count)
-            tensors[name] = Tensor((len(rows), length), "int32", memoryview(array("i", flat)))
-        return tensors
+        return {
+            name: from_bytes((len(rows), length), "int32", self._padded(name, rows, length))
+            for name in self.model.input_names
+            if name == "input_ids" or (name in _COLUMNS and name in self.tokenizer.model_input_names)
+        }
+
+    def _padded(self, name: str, rows: list[Row], length: int) -> bytes:
+        """One of the model's inputs for `rows`, each padded to `length` int32 numbers."""
+        column, filler = _COLUMNS[name], [self._filler(name)]
+        left = self.tokenizer.padding_side == "left"
+        values: list[int] = []
+        for _, count, encoding in rows:
+            if left and count < length:
+                values += filler * (length - count)
+            values += getattr(encoding, column) if column else [1] * count
+            if not left and count < length:
+                values += filler * (length - count)
+        return pack(f"{len(values)}i", *values)
 
     def unpadded(self, values: Tensor, row: Row) -> Tensor:
         """Values [length of the batch, ...] of a row without those of its padding."""

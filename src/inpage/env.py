@@ -16,6 +16,7 @@ from typing import Any
 from .errors import ConfigError
 from .runtime import IN_PYODIDE
 
+_MOST = {"num_threads": 64, "max_memory": 2**53}  # of settings of the WebAssembly executor
 _RENAMED = {
     "cache_key": "cache_name",
     "use_f_s_cache": "use_fs_cache",
@@ -119,7 +120,7 @@ class Settings:
 
 
 class WasmSettings(Settings):
-    """Settings of the WebAssembly executor; None lets it choose."""
+    """Settings of the WebAssembly executor, for models that are loaded from then on; None lets it choose."""
 
     num_threads: int | None
     variant: str | None
@@ -135,8 +136,10 @@ class WasmSettings(Settings):
 
     def _check(self, name: str, value: Any) -> None:
         super()._check(name, value)
-        if isinstance(value, int) and value < 1:
-            raise ConfigError(f"{self._title}.{name} takes None or a number from 1, not {value!r}.", setting=name)
+        if isinstance(value, int) and not 1 <= value <= _MOST[name]:
+            raise ConfigError(
+                f"{self._title}.{name} takes None or a number from 1 to {_MOST[name]:,}, not {value!r}.", setting=name
+            )
 
 
 class Environment(Settings):

@@ -9,7 +9,7 @@ import pytest
 
 from inpage.env import env
 from inpage.errors import ConfigError, DisposedError, KernelError, OutOfMemoryError, UnsupportedError
-from inpage.executors import wasm
+from inpage.executors import acquire, release, wasm
 from inpage.executors.base import Executor
 from inpage.executors.reference import ReferenceExecutor
 from inpage.executors.wasm import VARIANTS, WasmExecutor
@@ -205,6 +205,22 @@ def test_the_setting_chooses_the_variant() -> None:
     env.wasm.variant = "avx"
     with pytest.raises(ConfigError, match="simd_threads"):
         WasmExecutor()
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_changed_setting_is_for_those_that_come_after() -> None:
+    first = acquire("wasm")
+    env.wasm.variant = "simd"
+    second = acquire("wasm")
+    assert isinstance(first, WasmExecutor)
+    assert isinstance(second, WasmExecutor)
+    assert (first.variant, second.variant) == ("relaxed", "simd")
+    env.wasm.variant = None
+    assert acquire("wasm") is first
+    for used in (first, first, second):
+        release(used)
+    assert first.closed
+    assert second.closed
 
 
 @pytest.mark.usefixtures("settings")

@@ -306,6 +306,15 @@ def test_configured_outputs() -> None:
         assert isinstance(model(IDS, return_dict=True), ModelOutput)
 
 
+@pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions", "return_dict"])
+def test_flags_are_true_or_false(name: str) -> None:
+    with (
+        AutoModel.from_pretrained(BERT, device="reference") as model,
+        pytest.raises(InputError, match=f"{name} must be True or False"),
+    ):
+        model(IDS, **{name: "x"})
+
+
 def test_unknown_options() -> None:
     with pytest.raises(ConfigError, match="'quantisation'"):
         AutoModel.from_pretrained(BERT, quantisation="int3")

@@ -64,6 +64,7 @@ def test_unknown_names_raise_with_a_hint(env: Environment, name: str, hint: str)
         ("cache_dir", 3),
         ("wasm", 4),
         ("wasm", {"num_threads": True}),
+        ("wasm", {"num_threads": 10**6}),
         *(("wasm", {name: value}) for name in ("num_threads", "max_memory") for value in (0, -1)),
     ],
 )

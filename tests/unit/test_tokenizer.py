@@ -404,6 +404,12 @@ def test_batch_encoding(tokenizer: PreTrainedTokenizer) -> None:
     assert isinstance(batch, dict)
     assert dict(**batch) == batch
     assert batch.is_fast
+    for method in (batch.word_to_tokens, batch.word_to_chars, batch.char_to_token, batch.char_to_word):
+        for index in (-1, 2**40):
+            with pytest.raises(InputError, match=f"no index {index}"):
+                method(0, index)
+    with pytest.raises(InputError, match="no index -99"):
+        batch.token_to_chars(0, -99)
     assert not BatchEncoding({"input_ids": [1]}).is_fast
     with pytest.raises(AttributeError, match="pixels"):
         _ = batch.pixels

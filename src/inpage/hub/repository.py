@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from copy import copy
 from typing import Any
 
+from ..checks import check_flags
 from ..env import env
 from ..errors import CorruptFileError, FileNotFoundInRepositoryError, InpageError, InputError
 from ..runtime import gather
@@ -45,8 +46,7 @@ class Repository:
     ) -> None:
         self.name, self.revision = _check_name(name), _check_text("revision", revision) or "main"
         self.progress = Progress.of(progress_callback)
-        if not isinstance(local_files_only, bool):
-            raise InputError(f"local_files_only is True or False, not {local_files_only!r:.60}.")
+        check_flags(local_files_only=local_files_only)
         self._local_files_only = local_files_only
         self._token = _check_token(token)
         self._subfolder = _check_text("subfolder", subfolder)

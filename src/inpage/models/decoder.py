@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .. import nn, ops
 from ..checkpoint.conversion import WeightRenaming
+from ..checks import check_flags
 from ..errors import InputError
 from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape
 from ..generation.generate import GenerationMixin
@@ -122,6 +123,7 @@ class CausalModel(PreTrainedModel):
         where none is given. attention_mask is then int32 [B, tokens in the cache + L], and need not be given again
         where the new tokens are all visible. Positions go on from the cache, or are those of `position_ids`.
         """
+        check_flags(optional=True, use_cache=use_cache)
         if use_cache is False and past_key_values is not None:
             raise InputError("use_cache=False cannot go with past_key_values.")
         if past_key_values is None and use_cache:
@@ -129,6 +131,7 @@ class CausalModel(PreTrainedModel):
         if past_key_values is None:
             return super().__call__(inputs, **named)
         return_dict = named.pop("return_dict", None)
+        check_flags(optional=True, return_dict=return_dict)
         outputs = super().__call__(inputs, past_key_values=past_key_values, **named)
         outputs["past_key_values"] = past_key_values
         return outputs if (self.config.return_dict if return_dict is None else return_dict) else outputs.to_tuple()

@@ -5,6 +5,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from .. import nn
+from ..checks import check_flags
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..executors import acquire, release
 from ..program import Recorded
@@ -102,6 +103,12 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         alone, may come first. Token inputs are int32 [B, L], `inputs_embeds` float32 [B, L, N]. Labels add the loss.
         Raises InputError for inputs that this model does not take.
         """
+        check_flags(
+            optional=True,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            return_dict=return_dict,
+        )
         if inputs is not None:
             named = {**(inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}), **named}
         config = self.config

@@ -7,13 +7,14 @@ spent on padding, and what the model says of an item's rows is decoded into the 
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
+from ..checks import check_choice, check_count, check_flags, check_text
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..runtime import Awaitable
 from ..tensor import Tensor, from_bytes
@@ -40,9 +41,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, optional=True)
-        for field in fields(self):
-            if field.type is bool:
-                check_flag(field.name, getattr(self, field.name))
+        check_flags(**{field.name: getattr(self, field.name) for field in fields(self) if field.type is bool})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,41 +361,3 @@ def batches(lengths: Sequence[int], batch_size: int | None) -> Iterator[list[int
         size = batch_size or min(BATCH_ROWS, max(1, BATCH_TOKENS // max(longest, 1)))
         yield order[start : start + size]
         start += size
-
-
-def check_text(value: Any, task: str) -> None:
-    """Raise InputError unless `value` is a text."""
-    if not isinstance(value, str):
-        raise InputError(f"{task} takes a text (str) or a list of texts, not {_describe(value)}.")
-
-
-def check_count(name: str, value: Any, *, optional: bool = False) -> None:
-    """Raise InputError unless `value` is a whole number of at least 1 (or None, where that is a choice)."""
-    if value is None and optional:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        allowed = " or None" if optional else ""
-        raise InputError(f"{name} must be a whole number of at least 1{allowed}, not {value!r}.")
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} must be True or False, not {value!r:.60}.")
-
-
-def check_texts(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a list (tuple, set) of texts."""
-    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(text, str) for text in value):
-        raise InputError(f"{name} must be a list of texts, not {value!r:.60}.")
-
-
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    """Raise InputError unless `value` is one of `choices`."""
-    listed = list(choices)
-    if value not in listed:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, listed))}, not {value!r}.")
-
-
-def _describe(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.60}"

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
+from ..checks import check_choice
 from ..tensor import Tensor, from_bytes
-from .base import Pipeline, Row, TextOptions, check_choice
+from .base import Pipeline, Row, TextOptions
 
 _POOLING = {
     "none": None,

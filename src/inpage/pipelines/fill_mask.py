@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
+from ..checks import check_count, check_texts
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions, check_count, check_texts
+from .base import Pipeline, Row, TextOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,11 @@ from heapq import nlargest
 from math import exp
 from typing import Any
 
+from ..checks import check_count
 from ..errors import InputError
 from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
-from .base import Options, Pipeline, Row, check_count
+from .base import Options, Pipeline, Row
 
 _MAX_SEQ_LEN = 384
 _DOC_STRIDE = 128

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
+from ..checks import check_choice, check_count, check_text
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text
+from .base import Pipeline, Row, TextOptions
 
 DEFAULT: Any = object()  # top_k was not given, which is another result shape than top_k=1
 

@@ -4,11 +4,12 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
+from ..checks import check_choice
 from ..errors import InputError, UnsupportedError
 from ..generation.configuration import DEFAULTS, GenerationConfig
 from ..generation.session import make_cache
 from ..generation.streamers import BaseStreamer, IncrementalDecoder
-from .base import Options, Pipeline, Row, check_choice
+from .base import Options, Pipeline, Row
 
 _FREE = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}  # where neither call nor model says
 _NO_CONFIG = (

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
+from ..checks import check_choice, check_count, check_text, check_texts
 from ..errors import InputError
 from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions, check_choice, check_count, check_text, check_texts
+from .base import Pipeline, Row, TextOptions
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 _BY_WORD = ("first", "average", "max")

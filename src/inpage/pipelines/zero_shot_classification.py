@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..checks import check_texts
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions, check_texts
+from .base import Pipeline, Row, TextOptions
 from .text_classification import softmax
 
 

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 
+_LARGEST_INDEX = 2**32 - 1  # that the backend takes on every platform
+
+
 class CharSpan(NamedTuple):
     """Characters [start, end) of a text."""
 
@@ -152,16 +155,21 @@ class BatchEncoding(dict[str, Any]):
             )
         return self.encodings
 
-    def _element(self, batch_or_index: int, index: int | None) -> "tuple[Encoding, int]":
+    def _element(self, batch_or_index: int, index: int | None, *, from_end: bool = False) -> "tuple[Encoding, int]":
         """The encoding and the index meant by `(index)` or `(batch_index, index)`."""
-        if index is None:
-            return self._encodings()[0], batch_or_index
-        return self._encodings()[batch_or_index], index
+        batch_index, index = (0, batch_or_index) if index is None else (batch_or_index, index)
+        encoding = self._encodings()[batch_index]
+        counted = index + len(encoding) if from_end and index < 0 else index
+        if not 0 <= counted <= _LARGEST_INDEX:
+            raise InputError(
+                f"There is no index {index} in encoding {batch_index}, which has {len(encoding)} tokens.",
+                hint="Words and characters are counted from 0, tokens from either end.",
+            )
+        return encoding, counted
 
     def _token(self, batch_or_index: int, index: int | None) -> "tuple[Encoding, int]":
         """As `_element`, for tokens, which a negative index counts from the end."""
-        encoding, token = self._element(batch_or_index, index)
-        return encoding, token + len(encoding) if token < 0 else token
+        return self._element(batch_or_index, index, from_end=True)
 
 
 def _converter(tensor_type: str) -> Any:

@@ -95,13 +95,6 @@ def check_counts(**counts: int | None) -> None:
             raise InputError(f"{name} is an integer from {least} to {_LARGEST_COUNT}, not {value!r}.")
 
 
-def check_flags(**flags: bool | None) -> None:
-    """Raise InputError for what is neither True nor False, nor left open."""
-    for name, value in flags.items():
-        if value is not None and not isinstance(value, bool):
-            raise InputError(f"{name} is True or False, not {value!r}.")
-
-
 def check_side(name: str, side: str) -> str:
     """The side, if it is one."""
     if side not in ("left", "right"):

@@ -5,12 +5,13 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from ..checks import check_flags
 from ..errors import InputError, RemoteCodeError, UnsupportedError
 from ..runtime import Awaitable, resolve
 from .backend import load_backend
 from .batch_encoding import BatchEncoding
 from .chat_template import ChatTemplates, load_jinja
-from .lengths import UNLIMITED, check_counts, check_flags, check_side, pad_encoded, resolve_lengths
+from .lengths import UNLIMITED, check_counts, check_side, pad_encoded, resolve_lengths
 from .special_tokens import SpecialTokens, check_tokens
 from .text_batch import as_text_batch, is_batched
 from .tokenizer_backend import add_configured_tokens, apply_options, build_backend
@@ -130,6 +131,7 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         if text_target is not None or text_pair_target is not None:
             raise UnsupportedError("text_target is not supported.", hint="Encode the targets in a call of their own.")
         check_flags(
+            optional=True,
             return_token_type_ids=return_token_type_ids,
             return_attention_mask=return_attention_mask,
             return_overflowing_tokens=return_overflowing_tokens,
@@ -192,6 +194,7 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         Arguments are those of a call.
         """
         check_flags(
+            optional=True,
             add_special_tokens=add_special_tokens,
             is_split_into_words=is_split_into_words,
             split_special_tokens=split_special_tokens,
@@ -394,7 +397,7 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
             raise InputError(f"Only token ids, integers from 0, have tokens: {error}.") from error
 
     def _decode(self, ids: list[int], skip_special_tokens: bool, clean_up: bool | None) -> str:
-        check_flags(skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=clean_up)
+        check_flags(optional=True, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=clean_up)
         try:
             text = self.backend_tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
         except (OverflowError, TypeError) as error:

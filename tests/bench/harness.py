@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,12 +56,16 @@ def build_site() -> Path:
 
 @contextmanager
 def engines(arguments: argparse.Namespace) -> Iterator[tuple[Any, Any, Any]]:
-    """The harness's module `run`, a browser at its pages, and its reference outputs."""
+    """The harness's module `run`, a browser at its pages, and its reference outputs.
+
+    The browser notes in `fetched` how many bytes the server sent for each visit.
+    """
     peers, work = arguments.peers.resolve(), arguments.work
     sys.path.insert(0, str(peers))
     harness = import_module("run")
     chrome: Any = import_module("chrome")
     server: Any = import_module("server")
+    server.Handler, browser_class = _counting(server.Handler, chrome.Chrome)
     mounts = {
         "/": peers / "web",
         "/npm/": work / "npm" / "node_modules",
@@ -71,7 +75,30 @@ def engines(arguments: argparse.Namespace) -> Iterator[tuple[Any, Any, Any]]:
     }
     base, stop = server.serve(mounts, work / "hub")
     try:
-        with chrome.Chrome(base) as browser:
+        with browser_class(base) as browser:
             yield harness, browser, json.loads((peers / "reference.json").read_text())
     finally:
         stop()
+
+
+def _counting(handler: Any, browser: Any) -> tuple[Any, Any]:
+    """The harness's classes of its server and its browser, which count bytes."""
+    sent = [0]
+
+    class Handler(handler):
+        def send_header(self, keyword: str, value: str) -> None:
+            if keyword == "Content-Length" and self.command == "GET":
+                sent[0] += int(value)
+            super().send_header(keyword, value)
+
+    class Browser(browser):
+        fetched: ClassVar[list[int]] = []
+
+        def visit(self, *arguments: Any, **options: Any) -> Any:
+            before = sent[0]
+            try:
+                return super().visit(*arguments, **options)
+            finally:
+                self.fetched.append(sent[0] - before)
+
+    return Handler, Browser

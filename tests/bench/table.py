@@ -50,8 +50,11 @@ def peers(results: Any) -> Iterator[Row]:
     for row in results["rows"]:
         dtype, threads, what, times = row["dtype"], row["threads"], row["what"], row["times"]
         title = f"{dtype}, {threads} thread(s), {what}"
-        if what.endswith("start"):
-            yield Row(f"{title}: ours / theirs", 1 / times, {"warm start": 0.7, "cold start": 1.5}[what], True)
+        if "start" in what:
+            yield Row(f"{title}: ours / theirs", 1 / times, {"warm": 0.7, "cold": 1.5}[what.split()[0]], True)
+        elif "bytes" in what:
+            yield Row(f"{title}: fetched by us", row["inpage"])
+            yield Row(f"{title}: fetched by them", row["peer"])
         elif what.startswith("call"):
             bars = {"fp32": 1.6, "q8": 2.0 if what == "call 1x16" else 2.5}
             yield Row(f"{title}: times faster", times, None if (dtype, what) == ("fp32", "call 1x16") else bars[dtype])

@@ -532,9 +532,9 @@ def snapshot(files: Mapping[str, bytes]) -> bytes:
             with reported("snapshot"), tempfile.TemporaryDirectory(dir=BUILD) as folder:
                 for name, data in files.items():
                     Path(folder, name).write_bytes(data)
-                run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot")
-                packed = pack_snapshot(Path(folder, "snapshot").read_bytes(), installed_files(files))
-                write(path, gzip.compress(packed, 9, mtime=0))
+                table = json.loads(run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot"))
+                made = Snapshot(Path(folder, "snapshot").read_bytes(), table, installed_files(files))
+                write(path, gzip.compress(pack_snapshot(made), 9, mtime=0))
             stamp.write_text(key)
     return path.read_bytes()
 
@@ -551,13 +551,23 @@ def installed_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return installed
 
 
-def pack_snapshot(snapshot: bytes, files: Mapping[str, bytes]) -> bytes:
-    """Length of a JSON header, the header, and the bytes that it lists.
+class Snapshot(NamedTuple):
+    """Pyodide's memory, behind a head that states its own length; its exports' places in the function table; files."""
 
-    Those are the head of Pyodide's snapshot, which states its own length, runs of memory between zeros, and files.
-    """
-    head = int.from_bytes(snapshot[4:8], "little")
-    memory = memoryview(snapshot)[head:]
+    data: bytes
+    table: Mapping[str, int]
+    files: Mapping[str, bytes]
+
+    @property
+    def head(self) -> int:
+        """Bytes of the head."""
+        return int.from_bytes(self.data[4:8], "little")
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """Length of a JSON header, the header, and the bytes it lists: the head, runs of memory between zeros, files."""
+    head, files = snapshot.head, snapshot.files
+    memory = memoryview(snapshot.data)[head:]
     runs: list[list[int]] = []  # offset, length
     for start in range(0, len(memory), SNAPSHOT_BLOCK):
         block = memory[start : start + SNAPSHOT_BLOCK]
@@ -567,27 +577,28 @@ def pack_snapshot(snapshot: bytes, files: Mapping[str, bytes]) -> bytes:
             runs[-1][1] += len(block)
         else:
             runs.append([start, len(block)])
-    contents = {"head": head, "memory": len(memory), "runs": runs}
+    contents = {"head": head, "memory": len(memory), "runs": runs, "table": snapshot.table}
     header = json.dumps({**contents, "files": [[path, len(data)] for path, data in files.items()]}).encode()
-    parts = [snapshot[:head], *(memory[start : start + length] for start, length in runs), *files.values()]
+    parts = [snapshot.data[:head], *(memory[start : start + length] for start, length in runs), *files.values()]
     return len(header).to_bytes(4, "little") + header + b"".join(parts)
 
 
-def unpack_snapshot(packed: bytes) -> tuple[bytes, dict[str, bytes]]:
+def unpack_snapshot(packed: bytes) -> Snapshot:
     """What `pack_snapshot` was given."""
     start = 4 + int.from_bytes(packed[:4], "little")
     contents, body = json.loads(packed[4:start]), io.BytesIO(packed[start:])
     head, memory = body.read(contents["head"]), bytearray(contents["memory"])
     for offset, length in contents["runs"]:
         memory[offset : offset + length] = body.read(length)
-    return head + memory, {path: body.read(length) for path, length in contents["files"]}
+    files = {path: body.read(length) for path, length in contents["files"]}
+    return Snapshot(bytes(head + memory), contents["table"], files)
 
 
 def list_snapshot(lock: bytes, snapshot: bytes) -> bytes:
     """The lock file with an entry for the snapshot: name, sha256 of the unpacked bytes, and size of their head."""
     packed = gzip.decompress(snapshot)
-    head = int.from_bytes(unpack_snapshot(packed)[0][4:8], "little")
-    entry = {"file_name": SNAPSHOT, "sha256": hashlib.sha256(packed).hexdigest(), "head": head}
+    digest, head = hashlib.sha256(packed).hexdigest(), unpack_snapshot(packed).head
+    entry = {"file_name": SNAPSHOT, "sha256": digest, "head": head}
     return json.dumps({**json.loads(lock), "snapshot": entry}, indent=1, sort_keys=True).encode()
 
 

@@ -40,6 +40,8 @@ PACKAGES = {
     "Python's venv": ("python3-venv",),
     "Rust with its sources": ("rustc-web", "cargo-web", "rust-web-src"),
 }
+# Of the engines that pages are tested in beside Chromium's; WebKit's small browser needs a display.
+ENGINES = ("firefox-esr", "libwebkit2gtk-4.1-0", "xvfb", "xauth")
 
 
 def ensure() -> None:
@@ -83,6 +85,32 @@ def has_venv() -> bool:
     return subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0
 
 
+def other_browsers() -> dict[str, list[str]]:
+    """Command of each browser of another engine that the machine has; a URL follows."""
+    firefox = shutil.which("firefox-esr") or shutil.which("firefox")
+    webkit = next(Path("/usr/lib").glob("*/webkit2gtk-4.1/MiniBrowser"), None)
+    display = shutil.which("xvfb-run")
+    commands = {
+        "firefox": [firefox, "--headless", "--no-remote"] if firefox else [],
+        "webkit": [display, "--auto-servernum", str(webkit)] if webkit and display else [],
+    }
+    return {name: command for name, command in commands.items() if command}
+
+
+def install_other_browsers() -> None:
+    """Install by apt what of them is missing, when root; tests in those that are not there are skipped."""
+    if len(other_browsers()) < 2 and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"Installing {' '.join(ENGINES)} ...", file=sys.stderr, flush=True)
+        install(*ENGINES)
+
+
+def install(*packages: str) -> None:
+    """Install Debian packages."""
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    build_wheels.run("apt-get", "update", env=quiet)
+    build_wheels.run("apt-get", "install", "-y", "--no-install-recommends", *packages, env=quiet)
+
+
 def install_system_packages() -> None:
     """Install by apt what is missing when root; else stop and name all of it."""
     lacking = missing()
@@ -94,9 +122,7 @@ def install_system_packages() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise SystemExit(f"{needed} {advice}")
     print(f"{needed} Installing {' '.join(packages)} ...", file=sys.stderr, flush=True)
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    build_wheels.run("apt-get", "update", env=quiet)
-    build_wheels.run("apt-get", "install", "-y", "--no-install-recommends", *packages, env=quiet)
+    install(*packages)
     if still := missing():
         raise SystemExit(f"Still missing after apt-get install {' '.join(packages)}: {', '.join(still)}.")
 

@@ -40,6 +40,7 @@ def main() -> int:
     checks = [check(command) for command in CHECKS if not arguments]
     build_wheels.build("runtime")
     if not arguments:
+        environment.install_other_browsers()
         for name in models.MODELS:
             models.path(name)
     tested = subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT).returncode

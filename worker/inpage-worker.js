@@ -6,7 +6,7 @@
  */
 
 /** @typedef {{jsonrpc: "2.0", id?: number, method?: string, params?: any, result?: any, error?: object}} Message */
-/** @typedef {{head: Uint8Array, memory: number, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
+/** @typedef {{head: Uint8Array, memory: number, table: Record<string, number>, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
 
 /** Name of the cache of what is unpacked of the runtime. */
 const KEPT = "inpage-runtime";
@@ -111,12 +111,15 @@ async function wake(loadPyodide, options, { script, snapshot, head }) {
   // Pyodide starts WebAssembly once it has the snapshot. It gets the head, which it checks, filled while that starts,
   // and finds the memory already there.
   const checked = new Uint8Array(head);
-  const createPyodideModule = async (/** @type {object} */ settings) => {
+  const createPyodideModule = async (/** @type {{instantiateWasm: Function}} */ settings) => {
     const { default: createModule } = await script;
+    if (!tablesKeepIdentity()) placeExports(settings, snapshot);
     const [module, { head, memory, runs, files }] = await Promise.all([createModule(settings), snapshot]);
     checked.set(head);
     module._emscripten_resize_heap(memory);
+    const trampoline = trampolineOf(module).slice();
     restore(module.HEAPU8.subarray(0, memory), runs);
+    trampolineOf(module).set(trampoline);
     install(module.FS, files);
     return module;
   };
@@ -125,6 +128,42 @@ async function wake(loadPyodide, options, { script, snapshot, head }) {
   const wheels = [inpage, ...inpage.depends.map((/** @type {string} */ name) => others[name])];
   if (pyodide.pyimport("inpage.snapshot").resume(wheels.map(({ sha256 }) => sha256).join(" "))) return pyodide;
   throw new Error("it is of other wheels");
+}
+
+/** Whether a function is the same object in a table as among its module's exports, as it should be, and is not in WebKit. */
+function tablesKeepIdentity() {
+  // (module (func (export "f")) (table (export "t") 1 funcref) (elem (i32.const 0) 0))
+  const code =
+    "\0asm\x01\0\0\0" + "\x01\x04\x01\x60\0\0" + "\x03\x02\x01\0" + "\x04\x04\x01\x70\0\x01" +
+    "\x07\x09\x02\x01t\x01\0\x01f\0\0" + "\x09\x07\x01\0\x41\0\x0b\x01\0" + "\x0a\x04\x01\x02\0\x0b";
+  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(Uint8Array.from(code, (c) => c.charCodeAt(0))));
+  return /** @type {WebAssembly.Table} */ (exports.t).get(0) === exports.f;
+}
+
+/**
+ * Put Pyodide's exports into the function table, where the snapshot has them. Pyodide, which would not find them there,
+ * would give them and all that follow other places than the snapshot's memory refers to.
+ * @param {{instantiateWasm: Function}} settings
+ * @param {Promise<Snapshot>} snapshot
+ */
+function placeExports(settings, snapshot) {
+  const { instantiateWasm } = settings;
+  settings.instantiateWasm = (/** @type {object} */ imports, /** @type {Function} */ receive) =>
+    instantiateWasm(imports, async (/** @type {{exports: any}} */ instance, /** @type {WebAssembly.Module} */ module) => {
+      const { table } = await snapshot;
+      const { __indirect_function_table: functions, ...exports } = instance.exports;
+      for (const [name, index] of Object.entries(table)) functions.set(index, exports[name]);
+      receive(instance, module);
+    });
+}
+
+/**
+ * Where Python's memory has the function that calls others of any signature, which not every engine has.
+ * @param {any} module
+ */
+function trampolineOf({ HEAPU8, __PyRuntime, __PyEM_EMSCRIPTEN_TRAMPOLINE_OFFSET }) {
+  const offset = new DataView(HEAPU8.buffer).getInt32(__PyEM_EMSCRIPTEN_TRAMPOLINE_OFFSET, true);
+  return HEAPU8.subarray(__PyRuntime + offset, __PyRuntime + offset + 4);
 }
 
 /** @param {Uint8Array} memory @param {Snapshot["runs"]} runs */
@@ -192,12 +231,13 @@ async function unpack(response) {
  */
 function parts(unpacked) {
   const length = new DataView(unpacked).getUint32(0, true);
-  const { head, memory, runs, files } = JSON.parse(new TextDecoder().decode(new Uint8Array(unpacked, 4, length)));
+  const { head, memory, table, runs, files } = JSON.parse(new TextDecoder().decode(new Uint8Array(unpacked, 4, length)));
   let at = 4 + length;
   const next = (/** @type {number} */ size) => new Uint8Array(unpacked, (at += size) - size, size);
   return {
     head: next(head),
     memory,
+    table,
     runs: runs.map((/** @type {[number, number]} */ [offset, size]) => ({ offset, bytes: next(size) })),
     files: files.map((/** @type {[string, number]} */ [path, size]) => ({ path, bytes: next(size) })),
   };

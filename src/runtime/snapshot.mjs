@@ -1,5 +1,6 @@
 /**
  * Make a memory snapshot of Pyodide with inpage imported, for pages: node snapshot.mjs RUNTIME_FOLDER OUTPUT
+ * Prints as JSON where in the function table Pyodide's exports are, by name.
  *
  * `_makeSnapshot` and `makeMemorySnapshot` are private to Pyodide; the worker loads the result into the very same
  * build only, and starts the plain way where that fails.
@@ -26,8 +27,26 @@ process.argv[1] = "inpage";
 const { packages } = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));
 const wheels = ["inpage", ...packages.inpage.depends].map((name) => packages[name]);
 
+/** @type {Record<string, number>} */
+const table = {};
+async function createPyodideModule(settings) {
+  const { default: createModule } = await import(pathToFileURL(join(runtime, "pyodide.asm.mjs")).href);
+  const { instantiateWasm } = settings;
+  settings.instantiateWasm = (imports, receive) =>
+    instantiateWasm(imports, (instance, module) => {
+      const functions = instance.exports.__indirect_function_table;
+      const indices = new Map(Array.from({ length: functions.length }, (_, index) => [functions.get(index), index]));
+      for (const [name, value] of Object.entries(instance.exports)) {
+        if (typeof value === "function" && indices.has(value)) table[name] = indices.get(value);
+      }
+      return receive(instance, module);
+    });
+  return createModule(settings);
+}
+
 const pyodide = await loadPyodide({
   indexURL: runtime,
+  createPyodideModule,
   _makeSnapshot: true,
   env: { PYTHONHASHSEED: "0" },
   jsglobals: Object.create(globalThis, { process: { value: undefined } }), // Python is to find itself in a page
@@ -39,3 +58,4 @@ for (const { file_name } of wheels) {
 pyodide.pyimport("importlib").invalidate_caches(); // by the clock, the folder did not change
 pyodide.pyimport("inpage.snapshot").prepare(wheels.map(({ sha256 }) => sha256).join(" "));
 await writeFile(output, pyodide.makeMemorySnapshot());
+console.log(JSON.stringify(table));

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from build_wheels import SNAPSHOT, VARIANTS, list_snapshot, pack_snapshot, unpack_snapshot
+from build_wheels import SNAPSHOT, VARIANTS, Snapshot, list_snapshot, pack_snapshot, unpack_snapshot
 from inpage.serve import Handler
 from tests.browser.pages import BLANK, open_page, serve_site
 
@@ -51,10 +51,10 @@ def replace(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def replace_snapshot(site: Path, memory: bytes, files: dict[str, bytes]) -> None:
+def replace_snapshot(site: Path, other: Snapshot) -> None:
     """Put another snapshot into the site, and into its lock file."""
     runtime = site / "runtime"
-    snapshot = gzip.compress(pack_snapshot(memory, files), 1)
+    snapshot = gzip.compress(pack_snapshot(other), 1)
     replace(runtime / SNAPSHOT, snapshot)
     replace(runtime / "pyodide-lock.json", list_snapshot((runtime / "pyodide-lock.json").read_bytes(), snapshot))
 
@@ -68,20 +68,20 @@ def test_starts_from_the_snapshot_and_with_other_random_numbers(browser: Any, tm
         assert not {*numbers}.intersection(start(browser, url)[1])
 
 
-def unpacked(site: Path) -> tuple[bytes, dict[str, bytes]]:
+def unpacked(site: Path) -> Snapshot:
     return unpack_snapshot(gzip.decompress((site / "runtime" / SNAPSHOT).read_bytes()))
 
 
 def of_other_wheels(site: Path) -> None:
-    memory, files = unpacked(site)
-    wheels = wheels_of(site).encode()
-    assert wheels in memory
-    replace_snapshot(site, memory.replace(wheels, b"0" * len(wheels)), files)
+    built, wheels = unpacked(site), wheels_of(site).encode()
+    assert wheels in built.data
+    replace_snapshot(site, built._replace(data=built.data.replace(wheels, b"0" * len(wheels))))
 
 
 def of_another_pyodide(site: Path) -> None:
-    memory, files = unpacked(site)
-    replace_snapshot(site, memory[:16] + bytes(32) + memory[48:], files)  # where the hash of its build is
+    built = unpacked(site)
+    # Bytes 16 to 48 are the hash of its build.
+    replace_snapshot(site, built._replace(data=built.data[:16] + bytes(32) + built.data[48:]))
 
 
 def cut_off(site: Path) -> None:
@@ -167,8 +167,8 @@ def test_another_snapshot_takes_the_place_of_the_kept_one(browser: Any, tmp_path
     with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
         context = browser.new_context()
         visit(context, url)
-        memory, files = unpacked(tmp_path / "site")
-        replace_snapshot(tmp_path / "site", memory, {**files, "/other": b"file"})
+        built = unpacked(tmp_path / "site")
+        replace_snapshot(tmp_path / "site", built._replace(files={**built.files, "/other": b"file"}))
         assert SNAPSHOT in visit(context, url)  # which waits for one to be kept
         assert SNAPSHOT not in visit(context, url)
         context.close()

@@ -16,7 +16,7 @@ EMBED = """
     globalThis.run = async () => (await extract(texts, {pooling: "mean"})).tolist();
     return run();
 """
-EXECUTOR = "import inpage.executors; executor = inpage.executors._open['wasm']\n"
+EXECUTOR = "import inpage.executors; executor = next(iter(inpage.executors._open.values()))\n"
 
 # In a helper's place: takes a chunk of the next run, and does nothing with it.
 LOST_HELPER = """

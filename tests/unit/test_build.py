@@ -106,27 +106,29 @@ def test_kernels_beside_the_wheel_are_those_inside(runtime: dict[str, bytes]) ->
 
 
 def test_making_the_snapshot_elsewhere_gives_the_same_bytes(runtime: dict[str, bytes], tmp_path: Path) -> None:
-    made, _ = build_wheels.unpack_snapshot(gzip.decompress(build_wheels.snapshot(runtime)))
+    made = build_wheels.unpack_snapshot(gzip.decompress(build_wheels.snapshot(runtime)))
     folder = tmp_path / "a folder of another name"
     folder.mkdir()
     for name, data in runtime.items():
         (folder / name).write_bytes(data)
-    build_wheels.run("node", build_wheels.RUNTIME / "snapshot.mjs", folder, tmp_path / "snapshot")
-    assert (tmp_path / "snapshot").read_bytes() == made
+    table = build_wheels.run("node", build_wheels.RUNTIME / "snapshot.mjs", folder, tmp_path / "snapshot")
+    assert (tmp_path / "snapshot").read_bytes() == made.data
+    assert json.loads(table) == made.table
 
 
 def test_packing_a_snapshot_loses_nothing() -> None:
     block = build_wheels.SNAPSHOT_BLOCK
     head = b"\0snp" + (16).to_bytes(4, "little") + bytes(8)
     memory = head + b"a" * 100 + bytes(3 * block) + b"b" * (2 * block) + bytes(block + 8)
-    files = {"/a": b"1", "/b/c": b"", "/b/d": b"23"}
-    packed = build_wheels.pack_snapshot(memory, files)
-    assert build_wheels.unpack_snapshot(packed) == (memory, files)
+    snapshot = build_wheels.Snapshot(memory, {"malloc": 2, "free": 1}, {"/a": b"1", "/b/c": b"", "/b/d": b"23"})
+    packed = build_wheels.pack_snapshot(snapshot)
+    assert build_wheels.unpack_snapshot(packed) == snapshot
     assert len(packed) < 5 * block
 
 
 def test_lock_file_lists_the_snapshot(runtime: dict[str, bytes]) -> None:
-    packed = build_wheels.pack_snapshot(b"\0snp" + (12).to_bytes(4, "little") + b"headmemory", {})
+    data = b"\0snp" + (12).to_bytes(4, "little") + b"headmemory"
+    packed = build_wheels.pack_snapshot(build_wheels.Snapshot(data, {}, {}))
     lock = json.loads(build_wheels.list_snapshot(runtime["pyodide-lock.json"], gzip.compress(packed)))
     expected = {"file_name": build_wheels.SNAPSHOT, "sha256": hashlib.sha256(packed).hexdigest(), "head": 12}
     assert lock.pop("snapshot") == expected

@@ -471,8 +471,9 @@ export const env: {
   useBrowserCache: boolean;
   cacheName: string;
   /**
-   * Of the WebAssembly kernels; null lets them choose: threads are half the logical cores, at most 4. More than one needs
-   * a cross-origin isolated page: the headers Cross-Origin-Opener-Policy and -Embedder-Policy, or `isolation.js`.
+   * Of the WebAssembly kernels, for models loaded from then on; null lets them choose: threads are half the logical cores,
+   * at most 4. More than one needs a cross-origin isolated page: the headers Cross-Origin-Opener-Policy and
+   * -Embedder-Policy, or `isolation.js`.
    */
   wasm: { numThreads: number | null; variant: string | null; maxMemory: number | null };
 };

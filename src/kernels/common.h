@@ -93,7 +93,7 @@ INLINE f32x4 select(i32x4 condition, f32x4 yes, f32x4 no) {
     return (f32x4)wasm_v128_bitselect((v128_t)yes, (v128_t)no, (v128_t)condition);
 }
 
-/* a * b + c, rounded once where the machine can. */
+/* a * b + c; rounded once with relaxed SIMD, which the self-test makes sure of. */
 INLINE f32x4 fma(f32x4 a, f32x4 b, f32x4 c) {
 #ifdef __wasm_relaxed_simd__
     return (f32x4)wasm_f32x4_relaxed_madd((v128_t)a, (v128_t)b, (v128_t)c);

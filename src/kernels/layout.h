@@ -63,30 +63,34 @@ Group empty_group(int layout);
 /* Puts a group where it belongs for row `row` (0 .. 7) of a panel. */
 void write_group(char *group, const Group *g, int layout, int row);
 
-/* Activations for the quantised layouts: quants, and for each group (q8: the row) a scale and a correction. The quants are
-   bytes where the relaxed dot product takes them, and 16-bit otherwise. Rows of a group are neighbours, so that a tile
-   needs one pointer for all of its rows. */
+/* Quants of activations: bytes where the relaxed dot product takes them, and 16-bit otherwise. */
 #ifdef __wasm_relaxed_simd__
 typedef int8_t Quant;
 #else
 typedef int16_t Quant;
 #endif
 
+/* A group of a row, for the grouped layouts; all of it is within reach of one pointer. */
 typedef struct {
-    Quant *quants;     /* [rows][padded inner] */
-    float *scale;      /* [groups][rows] */
-    float *correction; /* [groups][rows]. q8: the row's lowest value; q4z: the sum of the group in float32; q4, q8g: what
-                          integer sums start from: MAGIC less the zero point times the sum of the quants */
-    int rows, inner, groups; /* padded */
+    Quant quants[GROUP_SIZE];
+    float scale;
+    union {
+        float sum;     /* q4z: of the group in float32 */
+        int32_t start; /* q4, q8g: what integer sums start from: MAGIC less the zero point times the sum of the quants */
+    };
+} RowGroup;
+
+/* What `quantize_rows` makes. */
+typedef struct {
+    RowGroup *row_groups; /* grouped layouts: [rows][groups] */
+    Quant *quants;        /* q8: [rows][padded inner] */
+    float *scale, *low;   /* q8: of each row the step and the lowest value */
+    int inner, groups;    /* padded */
 } Activations;
 
 INLINE Activations activations(char *blob, int layout, int rows, int inner) {
-    Activations a;
-    a.rows = rows;
-    a.inner = padded_inner(layout, inner);
-    a.groups = is_grouped(layout) ? a.inner / GROUP_SIZE : 1;
-    a.quants = (Quant *)blob;
-    a.scale = (float *)(blob + round_up(rows * a.inner * (int)sizeof(Quant), 16));
-    a.correction = a.scale + rows * a.groups;
-    return a;
+    int padded = padded_inner(layout, inner);
+    if (is_grouped(layout)) return (Activations){(RowGroup *)blob, 0, 0, 0, padded, padded / GROUP_SIZE};
+    float *scale = (float *)(blob + round_up(rows * padded * (int)sizeof(Quant), 16));
+    return (Activations){0, (Quant *)blob, scale, scale + rows, padded, 1};
 }

@@ -4,16 +4,29 @@
 #include "gemm.h"
 #include "layout.h"
 
+#include <stddef.h>
+
 enum {
     BLOCK_BYTES = 192 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
     MAX_ROWS = 96,
+    MANY_ROWS = 20, /* from which on it pays to unpack a panel before */
+    MAX_GROUPS = 48, /* whose quants stay in the first-level cache, unpacked, while the rows pass */
 };
+
+/* A group of a panel, with which several rows are multiplied. */
+typedef struct {
+    f32x4 scale[2], offset[2];
+    f32x4 lift[2];    /* -MAGIC * scale, which is exact: (sum + MAGIC) * scale + lift is rounded once */
+    i32x4 quants[16]; /* [8 steps][8 columns][4]: 0 .. 127, and without relaxed SIMD less the zero point */
+} Unpacked;
 
 typedef struct {
     Activations x;
     const char *w;
     const float *bias; /* up to the end of the last panel, whatever is there; without one, zeros for every panel */
     int panel_bytes, bias_step;
+    const Unpacked *unpacked; /* grouped layouts: of the panel at hand, the groups from `group` on */
+    int group, groups;
 } Product;
 
 /* `count` tiles, one below the other: the tile's rows of x, from `row` on, times a panel, with bias, into y. */
@@ -69,7 +82,7 @@ INLINE f32x4 finish_q8(const Columns *c, const char *scale, const char *low, int
 INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
     i32x4 acc[2 * TILE_ROWS] = {0};
     const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes;
-    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.low + row);
     UNROLL for (int r = 0; r < rows; r++) x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
     for (int left = g->x.inner; left > 0; left -= 16, w += 128) {
         UNROLL for (int q = 0; q < 4; q++) {
@@ -93,7 +106,7 @@ INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float 
 INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y) {
     i32x4 acc[2 * STREAMS] = {0};
     const char *x = (const char *)(g->x.quants + row * g->x.inner), *w[STREAMS];
-    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.low + row);
     UNROLL for (int p = 0; p < STREAMS; p++) w[p] = g->w + (panel + p * apart) * g->panel_bytes;
     for (int left = g->x.inner; left > 0; left -= 16, x += 16) {
         UNROLL for (int q = 0; q < 4; q++) {
@@ -114,7 +127,7 @@ INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y
 }
 #else
 INLINE void tile_q8(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
-    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.correction + row);
+    const char *scale = (const char *)(g->x.scale + row), *lowest = (const char *)(g->x.low + row);
     UNROLL for (int v = 0; v < 2; v++) {
         i32x4 low[TILE_ROWS] = {0}, high[TILE_ROWS] = {0};
         const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes + 16 * v;
@@ -147,44 +160,103 @@ INLINE f32x4 scales_at(const char *p) {
     return (f32x4)(half << 13 & splat_int((int)0x8fffe000)) * splat(0x1p112f);
 }
 
+/* What a row's totals start from: the bias, or what the groups before gave. */
+INLINE f32x4 start_of(const Product *g, int panel, int vector, const float *y) {
+    return g->group ? load(y + 4 * vector) : bias_of(g, panel, vector);
+}
+
+/* What a tile reads instead of a packed layout. */
+enum { UNPACKED = -1, UNPACKED_OFFSETS = -2 };
+
+/* Where things lie in an Unpacked, and in a RowGroup. */
+enum {
+    LIFTS = offsetof(Unpacked, lift),
+    OFFSETS = offsetof(Unpacked, offset),
+    QUANTS = offsetof(Unpacked, quants),
+    ROW_SCALE = offsetof(RowGroup, scale),
+    ROW_SUM = offsetof(RowGroup, sum),
+};
+
+INLINE void unpack_layout(const int layout, Unpacked *u, const char *w, int groups) {
+    const int quants = layout == LAYOUT_Q4Z ? 32 : 16;
+#ifdef __wasm_relaxed_simd__
+    const int zero = 0;
+#else
+    const int zero = layout == LAYOUT_Q8G ? 64 : layout == LAYOUT_Q4 ? 8 : 0;
+#endif
+    const v128_t nibble = wasm_i8x16_splat(15), zeros = wasm_i8x16_splat(zero);
+    for (; groups > 0; groups--, u++, w += group_bytes(layout)) {
+        UNROLL for (int v = 0; v < 2; v++) {
+            u->scale[v] = scales_at(w + 8 * v);
+            u->lift[v] = u->scale[v] * splat(-__builtin_bit_cast(float, MAGIC));
+            if (layout == LAYOUT_Q4Z) u->offset[v] = scales_at(w + 16 + 8 * v);
+        }
+        UNROLL for (int j = 0; j < (layout == LAYOUT_Q8G ? 16 : 8); j++) {
+            v128_t bytes = wasm_v128_load(w + quants + 16 * j);
+            if (layout == LAYOUT_Q8G) {
+                u->quants[j] = (i32x4)wasm_i8x16_sub(bytes, zeros);
+            } else {
+                int at = j / 2 * 4 + j % 2;
+                u->quants[at] = (i32x4)wasm_i8x16_sub(bytes & nibble, zeros);
+                u->quants[at + 2] = (i32x4)wasm_i8x16_sub(wasm_u16x8_shr(bytes, 4) & nibble, zeros);
+            }
+        }
+    }
+}
+
+static void unpack(int layout, Unpacked *u, const char *w, int groups) {
+    if (layout == LAYOUT_Q8G) unpack_layout(LAYOUT_Q8G, u, w, groups);
+    else if (layout == LAYOUT_Q4) unpack_layout(LAYOUT_Q4, u, w, groups);
+    else unpack_layout(LAYOUT_Q4Z, u, w, groups);
+}
+
+/* Row `row` from the group on that is at hand. */
+INLINE const char *row_at(const Product *g, int row) {
+    return (const char *)(g->x.row_groups + row * g->x.groups + g->group);
+}
+
 #ifdef __wasm_relaxed_simd__
 /* In memory, as no register is free for them. */
 static const i32x4 NIBBLES = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f}, NO_SUMS = {MAGIC, MAGIC, MAGIC, MAGIC};
 
+INLINE int has_offsets(const int source) { return source == LAYOUT_Q4Z || source == UNPACKED_OFFSETS; }
+
+/* The quants of step 0 .. 7 for four columns. */
+INLINE i32x4 quants_at(const int source, const char *w, const int step, const int v) {
+    const int first = source == LAYOUT_Q4Z ? 32 : 16;
+    if (source < 0) return int_at(w, QUANTS + 32 * step + 16 * v);
+    if (source == LAYOUT_Q8G) return int_at(w, first + 32 * step + 16 * v);
+    i32x4 both = int_at(w, first + step / 2 * 32 + 16 * v), nibble = int_at((const char *)&NIBBLES, 0);
+    i32x4 quants = (step % 2 ? (i32x4)wasm_u16x8_shr((v128_t)both, 4) : both) & nibble;
+    KEEP(quants);
+    return quants;
+}
+
 /* What integer sums start from. */
-INLINE i32x4 start_at(const int layout, const char *correction, const int offset) {
-    return layout == LAYOUT_Q4Z ? int_at((const char *)&NO_SUMS, 0) : quad_at(correction, offset);
+INLINE i32x4 start_at(const int offsets, const char *row_group) {
+    return offsets ? int_at((const char *)&NO_SUMS, 0) : quad_at(row_group, offsetof(RowGroup, start));
 }
 
 /* The integer sum as float32: exact, and on another port than the conversion instruction and the dot products. */
 INLINE f32x4 sum_to_float(i32x4 sum) { return (f32x4)sum - splat(__builtin_bit_cast(float, MAGIC)); }
 
-INLINE void tile_grouped(const int layout, const int rows, const Product *g, int row, int panel, float *y,
+INLINE void tile_grouped(const int source, const int rows, const Product *g, int row, int panel, float *y,
                          int y_stride) {
-    const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes, *scale = (const char *)(g->x.scale + row);
-    const char *correction = (const char *)(g->x.correction + row);
+    const int size = source < 0 ? (int)sizeof(Unpacked) : group_bytes(source), offsets = has_offsets(source);
+    const char *x[TILE_ROWS], *w = source < 0 ? (const char *)g->unpacked : g->w + panel * g->panel_bytes;
     /* The totals do not fit into registers beside the integer sums, so they wait in memory. */
     f32x4 totals[2 * TILE_ROWS];
     char *waiting = (char *)totals;
     KEEP(waiting);
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int v = 0; v < 2; v++) store(waiting + 32 * r + 16 * v, bias_of(g, panel, v));
-        x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
+        UNROLL for (int v = 0; v < 2; v++) store(waiting + 32 * r + 16 * v, start_of(g, panel, v, y + r * y_stride));
+        x[r] = row_at(g, row + r);
     }
-    for (int n = g->x.groups; n > 0; n--) {
+    for (int n = g->groups; n > 0; n--) {
         i32x4 acc[2 * TILE_ROWS];
-        UNROLL for (int r = 0; r < rows; r++) acc[2 * r] = acc[2 * r + 1] = start_at(layout, correction, 4 * r);
+        UNROLL for (int r = 0; r < rows; r++) acc[2 * r] = acc[2 * r + 1] = start_at(offsets, x[r]);
         UNROLL for (int step = 0; step < 8; step++) { /* of 4 quants */
-            const int at = quants + (layout == LAYOUT_Q8G ? 32 * step : step / 2 * 32);
-            i32x4 low = int_at(w, at), high = int_at(w, at + 16);
-            if (layout != LAYOUT_Q8G) {
-                i32x4 nibble = int_at((const char *)&NIBBLES, 0);
-                low = (step % 2 ? (i32x4)wasm_u16x8_shr((v128_t)low, 4) : low) & nibble;
-                high = (step % 2 ? (i32x4)wasm_u16x8_shr((v128_t)high, 4) : high) & nibble;
-                KEEP(low);
-                KEEP(high);
-            }
+            i32x4 low = quants_at(source, w, step, 0), high = quants_at(source, w, step, 1);
             UNROLL for (int r = 0; r < rows; r++) {
                 i32x4 quad = quad_at(x[r], 4 * step);
                 acc[2 * r] = dot(quad, low, acc[2 * r]);
@@ -193,25 +265,29 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
                 KEEP(acc[2 * r + 1]);
             }
         }
-        f32x4 weight_scale[2], offset[2];
+        f32x4 scale[2], lift[2], offset[2];
         UNROLL for (int v = 0; v < 2; v++) {
-            weight_scale[v] = scales_at(w + 8 * v);
-            KEEP(weight_scale[v]);
-            offset[v] = layout == LAYOUT_Q4Z ? scales_at(w + 16 + 8 * v) : splat(0);
+            scale[v] = source < 0 ? load_at(w, 16 * v) : scales_at(w + 8 * v);
+            lift[v] = source < 0 ? load_at(w, LIFTS + 16 * v) : splat(0);
+            offset[v] = source == LAYOUT_Q4Z ? scales_at(w + 16 + 8 * v) : splat(0);
+            if (source == UNPACKED_OFFSETS) offset[v] = load_at(w, OFFSETS + 16 * v);
+            KEEP(scale[v]);
+            KEEP(lift[v]);
             KEEP(offset[v]);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            f32x4 row_scale = splat_at(scale, 4 * r), row_sum = splat(0);
-            if (layout == LAYOUT_Q4Z) row_sum = splat_at(correction, 4 * r);
+            f32x4 row_scale = splat_at(x[r], ROW_SCALE), row_sum = offsets ? splat_at(x[r], ROW_SUM) : splat(0);
             UNROLL for (int v = 0; v < 2; v++) {
-                f32x4 total = load(waiting + 32 * r + 16 * v);
-                if (layout == LAYOUT_Q4Z) total = fma(row_sum, offset[v], total);
-                store(waiting + 32 * r + 16 * v, fma(sum_to_float(acc[2 * r + v]), weight_scale[v] * row_scale, total));
+                f32x4 total = load(waiting + 32 * r + 16 * v), sum = (f32x4)acc[2 * r + v];
+                if (offsets) total = fma(row_sum, offset[v], total);
+                sum = source < 0 ? fma(sum, scale[v], lift[v]) : sum_to_float(acc[2 * r + v]) * scale[v];
+                store(waiting + 32 * r + 16 * v, fma(sum, row_scale, total));
             }
         }
-        scale += 4 * g->x.rows;
-        correction += 4 * g->x.rows;
-        UNROLL for (int r = 0; r < rows; r++) x[r] += GROUP_SIZE;
+        UNROLL for (int r = 0; r < rows; r++) {
+            x[r] += sizeof(RowGroup);
+            KEEP(x[r]); /* or the compiler keeps what the rows share, and adds it every time */
+        }
         w += size;
     }
     UNROLL for (int r = 0; r < rows; r++)
@@ -220,8 +296,7 @@ INLINE void tile_grouped(const int layout, const int rows, const Product *g, int
 
 INLINE void streams_grouped(const int layout, const Product *g, int row, int panel, int apart, float *y) {
     const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const char *x = (const char *)(g->x.quants + row * g->x.inner), *w[STREAMS];
-    const char *scale = (const char *)(g->x.scale + row), *correction = (const char *)(g->x.correction + row);
+    const char *x = row_at(g, row), *w[STREAMS];
     i32x4 nibble = splat_int(0x0f0f0f0f);
     f32x4 total[2 * STREAMS];
     KEEP(nibble);
@@ -232,7 +307,7 @@ INLINE void streams_grouped(const int layout, const Product *g, int row, int pan
     for (int n = g->x.groups; n > 0; n--) {
         UNROLL for (int p = 0; p < STREAMS; p++) {
             i32x4 acc[2];
-            UNROLL for (int v = 0; v < 2; v++) acc[v] = start_at(layout, correction, 0);
+            UNROLL for (int v = 0; v < 2; v++) acc[v] = start_at(layout == LAYOUT_Q4Z, x);
             UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
                 i32x4 first = quad_at(x, layout == LAYOUT_Q8G ? 4 * step : 8 * step), second = first;
                 if (layout != LAYOUT_Q8G) second = quad_at(x, 8 * step + 4);
@@ -249,135 +324,141 @@ INLINE void streams_grouped(const int layout, const Product *g, int row, int pan
                 }
             }
             UNROLL for (int v = 0; v < 2; v++) {
-                f32x4 factor = scales_at(w[p] + 8 * v) * splat_at(scale, 0), *sum = &total[2 * p + v];
-                if (layout == LAYOUT_Q4Z) *sum = fma(splat_at(correction, 0), scales_at(w[p] + 16 + 8 * v), *sum);
-                *sum = fma(sum_to_float(acc[v]), factor, *sum);
+                f32x4 scale = scales_at(w[p] + 8 * v), *sum = &total[2 * p + v];
+                if (layout == LAYOUT_Q4Z) *sum = fma(splat_at(x, ROW_SUM), scales_at(w[p] + 16 + 8 * v), *sum);
+                *sum = fma(sum_to_float(acc[v]), scale * splat_at(x, ROW_SCALE), *sum);
                 KEEP(*sum);
             }
             w[p] += size;
         }
-        scale += 4 * g->x.rows;
-        correction += 4 * g->x.rows;
-        x += GROUP_SIZE;
+        x += sizeof(RowGroup);
     }
     UNROLL for (int p = 0; p < STREAMS; p++)
         UNROLL for (int v = 0; v < 2; v++) store(y + 8 * p * apart + 4 * v, total[2 * p + v]);
 }
 #else
-INLINE void tile_grouped(const int layout, const int rows, const Product *g, int row, int panel, float *y,
+INLINE void tile_grouped(const int source, const int rows, const Product *g, int row, int panel, float *y,
                          int y_stride) {
-    const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
-    const v128_t nibble = wasm_i8x16_splat(15), shift = wasm_i8x16_splat(layout == LAYOUT_Q8G ? 64 : 8);
     UNROLL for (int v = 0; v < 2; v++) {
         f32x4 total[TILE_ROWS];
-        const char *x[TILE_ROWS], *w = g->w + panel * g->panel_bytes;
+        const char *x[TILE_ROWS], *w = (const char *)g->unpacked;
         UNROLL for (int r = 0; r < rows; r++) {
-            total[r] = splat(0);
-            x[r] = (const char *)(g->x.quants + (row + r) * g->x.inner);
+            total[r] = start_of(g, panel, v, y + r * y_stride);
+            x[r] = row_at(g, row + r);
         }
-        for (int n = 0; n < g->x.groups; n++, w += size) {
+        for (int n = 0; n < g->groups; n++, w += sizeof(Unpacked)) {
             i32x4 low[TILE_ROWS] = {0}, high[TILE_ROWS] = {0};
-            UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
-                v128_t weights = (v128_t)load_at(w, quants + 32 * step + 16 * v);
-                UNROLL for (int half = 0; half < (layout == LAYOUT_Q8G ? 1 : 2); half++) {
-                    v128_t bytes = weights;
-                    if (layout != LAYOUT_Q8G) bytes = (half ? wasm_u16x8_shr(weights, 4) : weights) & nibble;
-                    if (layout != LAYOUT_Q4Z) bytes = wasm_i8x16_sub(bytes, shift);
-                    i32x4 first = (i32x4)wasm_i16x8_extend_low_i8x16(bytes);
-                    i32x4 second = (i32x4)wasm_i16x8_extend_high_i8x16(bytes);
-                    UNROLL for (int r = 0; r < rows; r++) {
-                        i32x4 quad = quad_at(x[r], layout == LAYOUT_Q8G ? 8 * step : 16 * step + 8 * half);
-                        low[r] = dot(first, quad, low[r]);
-                        KEEP(low[r]);
-                        high[r] = dot(second, quad, high[r]);
-                        KEEP(high[r]);
-                    }
+            UNROLL for (int step = 0; step < 8; step++) {
+                i32x4 first = widen_at(w, QUANTS + 32 * step + 16 * v);
+                i32x4 second = widen_at(w, QUANTS + 32 * step + 16 * v + 8);
+                UNROLL for (int r = 0; r < rows; r++) {
+                    i32x4 quad = quad_at(x[r], 8 * step);
+                    low[r] = dot(first, quad, low[r]);
+                    KEEP(low[r]);
+                    high[r] = dot(second, quad, high[r]);
+                    KEEP(high[r]);
                 }
             }
-            f32x4 weight_scale = scales_at(w + 8 * v), offset = splat(0);
-            if (layout == LAYOUT_Q4Z) offset = scales_at(w + 16 + 8 * v);
+            f32x4 weight_scale = load_at(w, 16 * v), offset = splat(0);
+            if (source == UNPACKED_OFFSETS) offset = load_at(w, OFFSETS + 16 * v);
             UNROLL for (int r = 0; r < rows; r++) {
-                int at = n * g->x.rows + row + r;
-                f32x4 factor = weight_scale * splat(g->x.scale[at]);
-                if (layout == LAYOUT_Q4Z)
-                    total[r] = fma(splat(g->x.correction[at]), offset, total[r]);
+                if (source == UNPACKED_OFFSETS) total[r] = fma(splat_at(x[r], ROW_SUM), offset, total[r]);
+                f32x4 factor = weight_scale * splat_at(x[r], ROW_SCALE);
                 total[r] = fma(to_float(join(low[r], high[r])), factor, total[r]);
-                x[r] += 2 * GROUP_SIZE;
+                x[r] += sizeof(RowGroup);
             }
         }
-        f32x4 bias = bias_of(g, panel, v);
-        UNROLL for (int r = 0; r < rows; r++) store(y + r * y_stride + 4 * v, total[r] + bias);
+        UNROLL for (int r = 0; r < rows; r++) store(y + r * y_stride + 4 * v, total[r]);
     }
 }
 #endif
 
 /* ---- Kernels by layout ---- */
 
-#ifndef __wasm_relaxed_simd__
-INLINE void streams_q8(const Product *g, int row, int panel, int apart, float *y) {
-    for (int p = 0; p < STREAMS; p++) tile_q8(1, g, row, panel + p * apart, y + 8 * p * apart, 0);
-}
-
-INLINE void streams_grouped(const int layout, const Product *g, int row, int panel, int apart, float *y) {
-    for (int p = 0; p < STREAMS; p++) tile_grouped(layout, 1, g, row, panel + p * apart, y + 8 * p * apart, 0);
-}
-#endif
-
 typedef struct {
     int layout;
-    Tiles *tiles[TILE_ROWS]; /* by the number of rows, less 1 */
+    Tiles *const *packed, *const *unpacked; /* tiles on such weights, if there are, by the number of rows, less 1 */
     Streams *streams;
 } Kernel;
 
-#define DEFINE_GROUPED(name, layout)                                                                                  \
-    INLINE void tile_##name(const int rows, const Product *g, int row, int panel, float *y, int y_stride) {           \
-        tile_grouped(layout, rows, g, row, panel, y, y_stride);                                                       \
-    }                                                                                                                 \
-    INLINE void streams_##name(const Product *g, int row, int panel, int apart, float *y) {                           \
-        streams_grouped(layout, g, row, panel, apart, y);                                                             \
-    }
-DEFINE_GROUPED(q8g, LAYOUT_Q8G)
-DEFINE_GROUPED(q4, LAYOUT_Q4)
-DEFINE_GROUPED(q4z, LAYOUT_Q4Z)
+INLINE void tile(const int source, const int rows, const Product *g, int row, int panel, float *y, int y_stride) {
+    if (source == LAYOUT_Q8) tile_q8(rows, g, row, panel, y, y_stride);
+    else tile_grouped(source, rows, g, row, panel, y, y_stride);
+}
 
-#define DEFINE_TILE(name, rows)                                                                                       \
+#define DEFINE_TILE(name, source, rows)                                                                               \
     static NOINLINE void name##_##rows##x1(const Product *g, int row, int panel, int count, float *y, int y_stride) { \
         const Product product = *g; /* which no store can change */                                                   \
         for (; count > 0; count--, row += rows, y += rows * y_stride)                                                 \
-            tile_##name(rows, &product, row, panel, y, y_stride);                                                     \
+            tile(source, rows, &product, row, panel, y, y_stride);                                                    \
     }
-#define DEFINE_KERNEL(name, layout)                                                                                   \
-    DEFINE_TILE(name, 1)                                                                                              \
-    DEFINE_TILE(name, 2)                                                                                              \
-    DEFINE_TILE(name, 3)                                                                                              \
-    DEFINE_TILE(name, 4)                                                                                              \
-    DEFINE_TILE(name, 5)                                                                                              \
-    DEFINE_TILE(name, 6)                                                                                              \
+#define DEFINE_TILES(name, source)                                                                                    \
+    DEFINE_TILE(name, source, 1)                                                                                      \
+    DEFINE_TILE(name, source, 2)                                                                                      \
+    DEFINE_TILE(name, source, 3)                                                                                      \
+    DEFINE_TILE(name, source, 4)                                                                                      \
+    DEFINE_TILE(name, source, 5)                                                                                      \
+    DEFINE_TILE(name, source, 6)                                                                                      \
+    static Tiles *const name[] = {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1};
+DEFINE_TILES(q8, LAYOUT_Q8)
+DEFINE_TILES(unpacked, UNPACKED)
+DEFINE_TILES(unpacked_offsets, UNPACKED_OFFSETS)
+
+#ifdef __wasm_relaxed_simd__
+DEFINE_TILES(q8g, LAYOUT_Q8G)
+DEFINE_TILES(q4, LAYOUT_Q4)
+DEFINE_TILES(q4z, LAYOUT_Q4Z)
+
+static NOINLINE void q8_1x8(const Product *g, int row, int panel, int apart, float *y) {
+    streams_q8(g, row, panel, apart, y);
+}
+
+#define DEFINE_STREAMS(name, layout)                                                                                  \
     static NOINLINE void name##_1x8(const Product *g, int row, int panel, int apart, float *y) {                      \
-        streams_##name(g, row, panel, apart, y);                                                                      \
-    }                                                                                                                 \
-    static const Kernel name = {                                                                                      \
-        layout, {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1}, name##_1x8,                 \
-    };
-DEFINE_KERNEL(q8, LAYOUT_Q8)
-DEFINE_KERNEL(q8g, LAYOUT_Q8G)
-DEFINE_KERNEL(q4, LAYOUT_Q4)
-DEFINE_KERNEL(q4z, LAYOUT_Q4Z)
+        streams_grouped(layout, g, row, panel, apart, y);                                                             \
+    }
+DEFINE_STREAMS(q8g, LAYOUT_Q8G)
+DEFINE_STREAMS(q4, LAYOUT_Q4)
+DEFINE_STREAMS(q4z, LAYOUT_Q4Z)
+
+static const Kernel Q8 = {LAYOUT_Q8, q8, 0, q8_1x8}, Q8G = {LAYOUT_Q8G, q8g, unpacked, q8g_1x8};
+static const Kernel Q4 = {LAYOUT_Q4, q4, unpacked, q4_1x8}, Q4Z = {LAYOUT_Q4Z, q4z, unpacked_offsets, q4z_1x8};
+#else
+static const Kernel Q8 = {LAYOUT_Q8, q8, 0, 0}, Q8G = {LAYOUT_Q8G, 0, unpacked, 0};
+static const Kernel Q4 = {LAYOUT_Q4, 0, unpacked, 0}, Q4Z = {LAYOUT_Q4Z, 0, unpacked_offsets, 0};
+#endif
+
+/* A panel's column of tiles, none much lower than the others. */
+static void column(Tiles *const *tiles, const Product *g, int row, int rows, int panel, float *y, int y_stride) {
+    int lines = ceil_div(rows, TILE_ROWS), low = rows / lines, higher = rows % lines, first = higher * (low + 1);
+    if (higher) tiles[low](g, row, panel, higher, y, y_stride);
+    tiles[low - 1](g, row + first, panel, lines - higher, y + first * y_stride, y_stride);
+}
+
+static void unpacked_column(const Product *whole, const Kernel *k, int row, int rows, int panel, float *y,
+                            int y_stride) {
+    Unpacked groups[MAX_GROUPS];
+    Product g = *whole;
+    g.unpacked = groups;
+    for (; g.group < g.x.groups; g.group += g.groups) {
+        g.groups = minimum(MAX_GROUPS, g.x.groups - g.group);
+        unpack(k->layout, groups, g.w + panel * g.panel_bytes + g.group * group_bytes(k->layout), g.groups);
+        column(k->unpacked, &g, row, rows, panel, y, y_stride);
+    }
+}
 
 static void multiply(const Product *g, const Kernel *k, int row, int rows, int panel, int panels, float *y,
                      int y_stride) {
-    int end = panel + panels;
-    if (rows == 1) {
+    int end = panel + panels, unpacking = k->unpacked && (!k->packed || rows >= MANY_ROWS);
+    if (rows == 1 && k->streams) {
         int apart = panels / STREAMS;
         for (int p = 0; p < apart; p++) k->streams(g, row, panel + p, apart, y + 8 * p);
         panel += STREAMS * apart;
         y += 8 * STREAMS * apart;
     }
-    /* Columns of tiles, none much lower than the others. */
-    int lines = ceil_div(rows, TILE_ROWS), low = rows / lines, higher = rows % lines, first = higher * (low + 1);
     for (; panel < end; panel++, y += 8) {
-        if (higher) k->tiles[low](g, row, panel, higher, y, y_stride);
-        k->tiles[low - 1](g, row + first, panel, lines - higher, y + first * y_stride, y_stride);
+        if (unpacking) unpacked_column(g, k, row, rows, panel, y, y_stride);
+        else column(k->packed, g, row, rows, panel, y, y_stride);
     }
 }
 
@@ -399,8 +480,9 @@ static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
     Product g = {
         activations(ADDRESS(char, LINEAR_X), k->layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
-        bias ? bias : ZEROS, panel_bytes(k->layout, inner), bias ? PANEL : 0,
+        bias ? bias : ZEROS, panel_bytes(k->layout, inner), bias ? PANEL : 0, 0, 0, 0,
     };
+    g.groups = g.x.groups;
     int near = rows == 1 ? panels : NEAR, row_bytes = maximum(g.x.inner * (int)sizeof(Quant), 1);
     int block = minimum(maximum(BLOCK_BYTES / row_bytes / TILE_ROWS * TILE_ROWS, TILE_ROWS), MAX_ROWS);
     for (int row = 0; row < rows; row += block) {
@@ -419,7 +501,7 @@ static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     return 0;
 }
 
-int op_linear_q8(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q8); }
-int op_linear_q8g(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q8g); }
-int op_linear_q4(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q4); }
-int op_linear_q4z(const Instruction *i, int part, int parts) { return linear(i, part, parts, &q4z); }
+int op_linear_q8(const Instruction *i, int part, int parts) { return linear(i, part, parts, &Q8); }
+int op_linear_q8g(const Instruction *i, int part, int parts) { return linear(i, part, parts, &Q8G); }
+int op_linear_q4(const Instruction *i, int part, int parts) { return linear(i, part, parts, &Q4); }
+int op_linear_q4z(const Instruction *i, int part, int parts) { return linear(i, part, parts, &Q4Z); }

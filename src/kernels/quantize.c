@@ -396,10 +396,9 @@ static void quantize_row(Quant *q, float *scale, float *low, const float *x, int
 }
 
 /* A row in groups of signed 8-bit quants: x = scale * q. */
-static void quantize_groups(const Activations *a, int row, const float *x, int inner, int layout) {
+static void quantize_groups(RowGroup *g, int groups, const float *x, int inner, int layout) {
     const int zero = layout == LAYOUT_Q8G ? 64 : 8;
-    Quant *q = a->quants + row * a->inner;
-    for (int n = 0; n < a->groups; n++, q += GROUP_SIZE, x += GROUP_SIZE) {
+    for (int n = 0; n < groups; n++, g++, x += GROUP_SIZE) {
         f32x4 v[8], most = splat(0);
         i32x4 quants[8], sum = {0};
         read16(v, x, inner - n * GROUP_SIZE);
@@ -411,12 +410,12 @@ static void quantize_groups(const Activations *a, int row, const float *x, int i
             quants[j] = to_int((f32x4)wasm_f32x4_nearest((v128_t)(v[j] * splat(inverse))));
             sum += quants[j];
         }
-        store_quants(q, quants[0], quants[1], quants[2], quants[3]);
-        store_quants(q + 16, quants[4], quants[5], quants[6], quants[7]);
-        int at = n * a->rows + row, total = sum[0] + sum[1] + sum[2] + sum[3];
-        a->scale[at] = top / 127;
-        if (layout == LAYOUT_Q4Z) a->correction[at] = a->scale[at] * (float)total;
-        else ((int32_t *)a->correction)[at] = MAGIC - zero * total;
+        store_quants(g->quants, quants[0], quants[1], quants[2], quants[3]);
+        store_quants(g->quants + 16, quants[4], quants[5], quants[6], quants[7]);
+        int total = sum[0] + sum[1] + sum[2] + sum[3];
+        g->scale = top / 127;
+        if (layout == LAYOUT_Q4Z) g->sum = g->scale * (float)total;
+        else g->start = MAGIC - zero * total;
     }
 }
 
@@ -426,8 +425,8 @@ int op_quantize_rows(const Instruction *i, int part, int parts) {
     Activations a = activations(ADDRESS(char, QUANTIZE_ROWS_XQ), layout, rows, inner);
     for (int r = split(rows, part, parts); r < end; r++) {
         const float *x = INPUT(QUANTIZE_ROWS_X) + r * inner;
-        if (is_grouped(layout)) quantize_groups(&a, r, x, inner, layout);
-        else quantize_row(a.quants + r * a.inner, a.scale + r, a.correction + r, x, inner, a.inner);
+        if (is_grouped(layout)) quantize_groups(a.row_groups + r * a.groups, a.groups, x, inner, layout);
+        else quantize_row(a.quants + r * a.inner, a.scale + r, a.low + r, x, inner, a.inner);
     }
     return 0;
 }

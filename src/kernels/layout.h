@@ -76,7 +76,7 @@ typedef struct {
     float scale;
     union {
         float sum;     /* q4z: of the group in float32 */
-        int32_t start; /* q4, q8g: what integer sums start from: MAGIC less the zero point times the sum of the quants */
+        int32_t start; /* q4, q8g: what integer sums start from, MAGIC less the zero point times the sum of quants */
     };
 } RowGroup;
 

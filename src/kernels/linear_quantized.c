@@ -9,7 +9,7 @@
 enum {
     BLOCK_BYTES = 192 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
     MAX_ROWS = 96,
-    MANY_ROWS = 20, /* from which on it pays to unpack a panel before */
+    MANY_ROWS = 20,  /* from which on it pays to unpack a panel before */
     MAX_GROUPS = 48, /* whose quants stay in the first-level cache, unpacked, while the rows pass */
 };
 

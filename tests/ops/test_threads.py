@@ -96,15 +96,15 @@ def test_a_helper_that_comes_late_reads_no_program(threaded: WasmExecutor, monke
 
 def test_work_is_cut_by_its_size() -> None:
     executor = WasmExecutor()
-    (weight,) = weights(executor, (384, 384))
+    small, large = weights(executor, (32, 32), (384, 384))
     chunks: list[int] = []
-    for rows in (1, 16, 512):
-        x = Tensor.from_values(np.zeros((rows, 384), np.float32))
+    for rows, weight in ((1, small), (1, large), (50, large), (512, large)):
+        x = Tensor.from_values(np.zeros((rows, weight.shape[1]), np.float32))
         program, _ = record(lambda x: ops.linear(x, weight), executor, {"x": x})
         table = cut(program.words, 2)
         assert list(table) == [1, 0, 0, OPS["linear"].length, program.words[1]]
         chunks.append(program.words[1])
-    assert chunks == [1, 6, 6]
+    assert chunks == [1, 2, 8, 12]
     executor.close()
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 
 from ..optable import BY_NUMBER
 
-CHUNK_NS = 8_000  # less work is not worth a claim of its own
-CHUNKS_A_THREAD = 3  # so that a thread which comes late costs little
+SPLIT_NS = 1_500  # for each thread: less work is not worth the claims
+CHUNK_NS = 50_000  # more work is worth further claims, as a thread may come late or be slow
+CHUNKS_A_THREAD = 6  # at most
 
 # Nanoseconds of an instruction on one thread, roughly, by its integer operands; other ops are one chunk.
 _ESTIMATES: dict[str, Callable[[dict[str, int]], float]] = {
     "linear": lambda o: o["rows"] * o["columns"] * o["inner"] / 18,
-    "attention": lambda o: o["batch"] * o["heads"] * o["q_len"] * o["kv_len"] * o["head_dim"] / 7,
+    "attention": lambda o: o["batch"] * o["heads"] * o["q_len"] * o["kv_len"] * o["head_dim"] / 5,
     "matmul": lambda o: o["outer"] * o["middle"] * o["rows"] * o["columns"] * o["inner"] / 10,
     "softmax": lambda o: 2 * o["batch"] * o["heads"] * o["q_len"] * o["kv_len"],
     "embedding": lambda o: o["count"] * o["dim"],
@@ -71,6 +72,8 @@ def _chunks(words: "array[int]", at: int, threads: int) -> int:
     sizes = {
         o.name: value if value >= 0 else 256 for o, value in zip(op.operands, signed, strict=True) if o.kind == "int"
     }
-    chunks = min(CHUNKS_A_THREAD * threads, int(estimate(sizes) / CHUNK_NS))
+    nanoseconds = estimate(sizes)
+    if nanoseconds < SPLIT_NS * threads:
+        return 1
     # As many for every thread, as none is busy while another does the odd one.
-    return 1 if chunks < 2 else -(-chunks // threads) * threads
+    return threads * max(1, min(CHUNKS_A_THREAD, round(nanoseconds / CHUNK_NS / threads)))

@@ -16,8 +16,17 @@ from inpage.program import Part, jit, run_once
 from inpage.tensor import Tensor
 
 Array = np.ndarray[Any, np.dtype[np.floating[Any]]]
-SHAPES = [(1, 48, 64), (1, 13, 40), (2, 9, 33), (3, 72, 64), (5, 24, 7), (7, 21, 96), (6, 8, 32), (101, 64, 100),
-          (22, 9, 1600)]
+SHAPES = [
+    (1, 48, 64),
+    (1, 13, 40),
+    (2, 9, 33),
+    (3, 72, 64),
+    (5, 24, 7),
+    (7, 21, 96),
+    (6, 8, 32),
+    (101, 64, 100),
+    (22, 9, 1600),
+]
 # A largest error relative to the norm: half a step of a group's range, for weights from a normal distribution.
 LARGEST_ERROR = {"f16": 5e-4, "q8": 0.008, "q8g": 0.013, "q4": 0.1, "q4z": 0.09}
 

@@ -100,7 +100,7 @@ def test_work_is_cut_by_its_size() -> None:
     chunks: list[int] = []
     for rows, weight in ((1, small), (1, large), (50, large), (512, large)):
         x = Tensor.from_values(np.zeros((rows, weight.shape[1]), np.float32))
-        program, _ = record(lambda x: ops.linear(x, weight), executor, {"x": x})
+        program, _ = record(lambda x, weight=weight: ops.linear(x, weight), executor, {"x": x})
         table = cut(program.words, 2)
         assert list(table) == [1, 0, 0, OPS["linear"].length, program.words[1]]
         chunks.append(program.words[1])

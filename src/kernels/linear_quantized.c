@@ -298,43 +298,48 @@ INLINE void streams_grouped(const int layout, const Product *g, int row, int pan
     const int size = group_bytes(layout), quants = layout == LAYOUT_Q4Z ? 32 : 16;
     const char *x = row_at(g, row), *w[STREAMS];
     i32x4 nibble = splat_int(0x0f0f0f0f);
-    f32x4 total[2 * STREAMS];
+    f32x4 totals[2 * STREAMS]; /* in memory, as the quants of the row live in registers */
+    char *waiting = (char *)totals;
+    KEEP(waiting);
     KEEP(nibble);
     UNROLL for (int p = 0; p < STREAMS; p++) {
         w[p] = g->w + (panel + p * apart) * g->panel_bytes;
-        UNROLL for (int v = 0; v < 2; v++) total[2 * p + v] = bias_of(g, panel + p * apart, v);
+        UNROLL for (int v = 0; v < 2; v++) store(waiting + 32 * p + 16 * v, bias_of(g, panel + p * apart, v));
     }
     for (int n = g->x.groups; n > 0; n--) {
+        i32x4 quads[8];
+        UNROLL for (int step = 0; step < 8; step++) {
+            quads[step] = quad_at(x, 4 * step);
+            KEEP(quads[step]);
+        }
         UNROLL for (int p = 0; p < STREAMS; p++) {
             i32x4 acc[2];
             UNROLL for (int v = 0; v < 2; v++) acc[v] = start_at(layout == LAYOUT_Q4Z, x);
             UNROLL for (int step = 0; step < (layout == LAYOUT_Q8G ? 8 : 4); step++) {
-                i32x4 first = quad_at(x, layout == LAYOUT_Q8G ? 4 * step : 8 * step), second = first;
-                if (layout != LAYOUT_Q8G) second = quad_at(x, 8 * step + 4);
                 UNROLL for (int v = 0; v < 2; v++) {
                     i32x4 weights = int_at(w[p], quants + 32 * step + 16 * v);
                     if (layout == LAYOUT_Q8G) {
-                        acc[v] = dot(first, weights, acc[v]);
+                        acc[v] = dot(quads[step], weights, acc[v]);
                     } else {
-                        acc[v] = dot(first, weights & nibble, acc[v]);
+                        acc[v] = dot(quads[2 * step], weights & nibble, acc[v]);
                         KEEP(acc[v]);
-                        acc[v] = dot(second, (i32x4)wasm_u16x8_shr((v128_t)weights, 4) & nibble, acc[v]);
+                        acc[v] = dot(quads[2 * step + 1], (i32x4)wasm_u16x8_shr((v128_t)weights, 4) & nibble, acc[v]);
                     }
                     KEEP(acc[v]);
                 }
             }
             UNROLL for (int v = 0; v < 2; v++) {
-                f32x4 scale = scales_at(w[p] + 8 * v), *sum = &total[2 * p + v];
-                if (layout == LAYOUT_Q4Z) *sum = fma(splat_at(x, ROW_SUM), scales_at(w[p] + 16 + 8 * v), *sum);
-                *sum = fma(sum_to_float(acc[v]), scale * splat_at(x, ROW_SCALE), *sum);
-                KEEP(*sum);
+                f32x4 factor = scales_at(w[p] + 8 * v) * splat_at(x, ROW_SCALE);
+                f32x4 total = load(waiting + 32 * p + 16 * v);
+                if (layout == LAYOUT_Q4Z) total = fma(splat_at(x, ROW_SUM), scales_at(w[p] + 16 + 8 * v), total);
+                store(waiting + 32 * p + 16 * v, fma(sum_to_float(acc[v]), factor, total));
             }
             w[p] += size;
         }
         x += sizeof(RowGroup);
     }
     UNROLL for (int p = 0; p < STREAMS; p++)
-        UNROLL for (int v = 0; v < 2; v++) store(y + 8 * p * apart + 4 * v, total[2 * p + v]);
+        UNROLL for (int v = 0; v < 2; v++) store(y + 8 * p * apart + 4 * v, load(waiting + 32 * p + 16 * v));
 }
 #else
 INLINE void tile_grouped(const int source, const int rows, const Product *g, int row, int panel, float *y,

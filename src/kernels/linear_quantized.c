@@ -9,6 +9,7 @@
 enum {
     BLOCK_BYTES = 192 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
     MAX_ROWS = 96,
+    BAND_ROWS = 48, /* at least, of a part of many rows: fewer lines of y where parts meet, which threads wait for */
     MANY_ROWS = 20,  /* from which on it pays to unpack a panel before */
     MAX_GROUPS = 48, /* whose quants stay in the first-level cache, unpacked, while the rows pass */
 };
@@ -481,7 +482,11 @@ enum { NEAR = 8 }; /* panels after which what was computed for several rows is f
 static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     int rows = INT(LINEAR_ROWS), columns = INT(LINEAR_COLUMNS), inner = INT(LINEAR_INNER);
     int activation = INT(LINEAR_ACTIVATION), panels = ceil_div(columns, PANEL);
-    int begin = first_panel(panels, rows, part, parts), end = first_panel(panels, rows, part + 1, parts);
+    int bands = 1;
+    while (parts % (2 * bands) == 0 && rows >= 2 * bands * BAND_ROWS) bands *= 2;
+    int band = part % bands, last = split(rows, band + 1, bands);
+    int begin = first_panel(panels, rows, part / bands, parts / bands);
+    int end = first_panel(panels, rows, part / bands + 1, parts / bands);
     const float *bias = INPUT(LINEAR_BIAS), *residual = INPUT(LINEAR_RESIDUAL);
     Product g = {
         activations(ADDRESS(char, LINEAR_X), k->layout, rows, inner), ADDRESS(const char, LINEAR_WEIGHT),
@@ -490,8 +495,8 @@ static int linear(const Instruction *i, int part, int parts, const Kernel *k) {
     g.groups = g.x.groups;
     int near = rows == 1 ? panels : NEAR, row_bytes = maximum(g.x.inner * (int)sizeof(Quant), 1);
     int block = minimum(maximum(BLOCK_BYTES / row_bytes / TILE_ROWS * TILE_ROWS, TILE_ROWS), MAX_ROWS);
-    for (int row = 0; row < rows; row += block) {
-        int count = minimum(block, rows - row);
+    for (int row = split(rows, band, bands); row < last; row += block) {
+        int count = minimum(block, last - row);
         for (int panel = begin; panel < end; panel += near) {
             int column = panel * PANEL, width = minimum(minimum(panel + near, end) * PANEL, columns) - column;
             int whole = width / PANEL;

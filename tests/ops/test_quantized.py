@@ -1,5 +1,6 @@
 """Quantised weights on every executor and kernel variant, against quantisation written down here in NumPy."""
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,6 +128,31 @@ def test_linear(executor: Executor, shape: tuple[int, int, int], layout: str) ->
     assert np.quantile(error, 0.9) < 1e-6
     assert error.max() < 1e-2
     function.dispose()
+
+
+@pytest.mark.parametrize("layout", QUANTIZED)
+def test_linear_in_parts(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """Cut into bands of rows and columns as for several threads, a product is the same to the bit."""
+    executor = WasmExecutor(variant="relaxed")
+    weight = quantized(executor, normal(50, 100, seed=2), layout)
+    x = normal(200, 100, seed=1)
+
+    def product(x: Array, parts: int) -> Array:
+        def cut(words: "array[int]") -> "array[int]":
+            at = 0
+            while at < len(words):
+                words[at + 1] = parts
+                at += words[at] >> 16
+            return words
+
+        monkeypatch.setattr(executor, "_finish", cut)
+        return np.asarray(jit(lambda x: ops.linear(x, weight), executor)(x=Tensor.from_values(x)))
+
+    whole = product(x, 1)
+    for parts in (2, 3, 8, 12):
+        product(0 * x, 1)  # or what is left out could stand there from before
+        np.testing.assert_array_equal(product(x, parts), whole)
+    executor.close()
 
 
 @pytest.mark.parametrize("layout", ["f16", *QUANTIZED])

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from inpage import pipeline, program, set_seed, token_log_probabilities
 from inpage.errors import InputError, UnsupportedError
+from inpage.generation import session as sessions
 from inpage.generation.cache import DynamicCache, StaticCache
 from inpage.generation.configuration import GenerationConfig
 from inpage.generation.logits_process import LogitsProcessor, SuppressTokensLogitsProcessor
@@ -552,6 +553,41 @@ def test_prompts_of_any_length_take_few_programs(monkeypatch: pytest.MonkeyPatch
         for prompt, logits in zip(prompts, found, strict=True):
             exact = model(input_ids=prompt).logits.tolist()[0][-1]
             assert max(abs(a - b) for a, b in zip(logits, exact, strict=True)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "sizes"),
+    [(0.1, [16, 32, 64, 128, 32, 16, 8, 2, 1]), (1.5, [16, *[32] * 8, 16, 8, 2, 1]), (9, [*[16] * 18, 8, 2, 1])],
+)
+def test_chunks_of_a_prompt_follow_the_time_they_take(
+    monkeypatch: pytest.MonkeyPatch, model: Any, milliseconds: float, sizes: list[int]
+) -> None:
+    now, taken = 0.0, list[int]()
+    run = Session._run
+
+    def timed(self: Session, ids: Any, *rest: Any) -> Any:
+        nonlocal now
+        taken.append(len(ids[0]))
+        now += milliseconds * 1e-3 * len(ids[0])
+        return run(self, ids, *rest)
+
+    monkeypatch.setattr(Session, "_run", timed)
+    monkeypatch.setattr(sessions, "perf_counter", lambda: now)
+    prompt = [[(7 * i) % 400 + 4 for i in range(299)]]
+    with DynamicCache() as cache:
+        steps = Session(model, cache, [0]).prefill(prompt, "logits")
+        next(steps)
+        nbytes = cache.nbytes
+        found = _result(steps)[0]
+        assert cache.nbytes == nbytes, "room for the whole prompt is made at once"
+    assert taken == sizes
+    np.testing.assert_allclose(found, model(input_ids=prompt).logits.tolist()[0][-1], atol=1e-4)
+
+
+def test_chunks_shrink_again_where_they_take_longer(model: Any) -> None:
+    session = Session(model, None, [0])
+    taken = [(16, 0.01), (32, 0.02), (64, 0.07), (32, 0.02), (64, 0.05), (8, 0.01), (64, 0.1), (32, 0.1), (16, 0.1)]
+    assert [session._pace(*each) or session._chunk for each in taken] == [32, 64, 32, 64, 64, 64, 32, 16, 16]
 
 
 def _result(steps: Any) -> Any:

@@ -114,6 +114,7 @@ class Cache:
         self._groups: list[_Group] = []
         self._executor: Executor | None = None
         self._length = 0
+        self._expected = 0
         self._mask: list[bytearray] | None = None  # for each sequence, 1 where a token is visible
         self._reorder: Recorded | None = None
 
@@ -146,6 +147,10 @@ class Cache:
     def nbytes(self) -> int:
         """Bytes in kernel memory."""
         return sum(block.nbytes for group in self._groups for _, block in group.blocks())
+
+    def expect(self, length: int) -> None:
+        """Say that the sequence is about to have `length` tokens: blocks that grow then do so once."""
+        self._expected = length
 
     def crop(self, max_length: int) -> None:
         """Forget all but the first `max_length` tokens, or the last -max_length if it is negative.
@@ -440,7 +445,7 @@ class DynamicCache(Cache):
     """A cache that grows with the sequence, by doubling, so that little is copied and at most half stays empty."""
 
     def _capacity(self, group: _Group, needed: int, length: int) -> int:
-        doubled = max(FIRST_CAPACITY, 2 * group.capacity)
+        doubled = max(FIRST_CAPACITY, 2 * group.capacity, self._expected)
         return max(needed, min(doubled, group.limit(length)) if group.window else doubled)
 
 

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Callable, Generator, Sequence
 from operator import and_
 from random import Random
+from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from .. import ops
@@ -13,7 +14,9 @@ from ..tensor import Tensor, from_bytes
 from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
 from .scores import Candidates, Ids, Row, Rows, check_best
 
-CHUNK = 16  # tokens of a prompt at a time: an abort waits no longer than these take, and fewer would take longer each
+CHUNK = 16  # tokens of a prompt at a time, at first: an abort waits for them, and fewer would take longer each
+LONGEST_CHUNK = 128
+CHUNK_SECONDS = 0.06  # longer ones, up to the longest, take no more, so that an abort waits for well under 0.1 s
 
 
 class Drawn(NamedTuple):
@@ -46,7 +49,9 @@ class Session:
         random: Random | None = None,
         details: Sequence[str] = (),
     ) -> None:
-        """`chunk` is how many tokens of a prompt are computed at a time; `random` decides what is drawn.
+        """`chunk` is how many tokens of a prompt are computed at a time, instead of as many as the time allows.
+
+        `random` decides what is drawn.
 
         `details` are names of further outputs of the model, which `seen` has by name, an item for each run.
         """
@@ -60,9 +65,10 @@ class Session:
         self.padding = list(padding)
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
         whole = getattr(model.base_model, "dynamic_rope", None) is not None
-        self.chunk = chunk or max(1, CHUNK // len(padding))
         if details or (whole and not chunk):
-            self.chunk = sys.maxsize
+            chunk = sys.maxsize
+        self._least, self._most = (chunk or max(1, size // len(padding)) for size in (CHUNK, LONGEST_CHUNK))
+        self._chunk = self._least
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
         """What is wanted after prompts of one length; yields between two chunks of them."""
@@ -74,9 +80,12 @@ class Session:
                 hint="input_ids must be all tokens, those in the cache included, and new ones; crop() the cache.",
             )
         if self.cache is not None:
-            for size in pieces(length - seen, self.chunk)[:-1]:
+            self.cache.expect(length)
+            while (size := self._piece(length - seen)) < length - seen:
+                began = perf_counter()
                 self._run([row[seen : seen + size] for row in ids], seen, None)
                 seen += size
+                self._pace(size, perf_counter() - began)
                 yield
         return self._run([row[seen:] for row in ids], seen, wanted, ids)
 
@@ -116,6 +125,17 @@ class Session:
         """Let sequence i go on from what sequence rows[i] was."""
         if self.cache is not None:
             self.cache.reorder_cache(rows)
+
+    def _piece(self, count: int) -> int:
+        """How many of `count` tokens come next: a chunk or a power of two, so that any length takes few programs."""
+        return count if self._chunk == sys.maxsize else min(self._chunk, 1 << count.bit_length() - 1)
+
+    def _pace(self, size: int, seconds: float) -> None:
+        """Choose the size of the chunks that follow one that took so long."""
+        if size == self._chunk and 2 * seconds < CHUNK_SECONDS:
+            self._chunk = min(2 * size, self._most)
+        elif seconds > CHUNK_SECONDS:
+            self._chunk = max(self._chunk // 2, self._least)
 
     def _draw(self, count: int) -> list[float]:
         assert self.random is not None
@@ -158,14 +178,6 @@ class Session:
             return outputs.tolist()
         values, tokens = outputs
         return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
-
-
-def pieces(count: int, chunk: int) -> list[int]:
-    """`count` tokens of a prompt in chunks: whole ones, then powers of two, so that any length takes few programs."""
-    if chunk == sys.maxsize:
-        return [count]
-    whole, rest = divmod(count, chunk)
-    return [chunk] * whole + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
 
 def next_token(

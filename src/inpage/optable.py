@@ -28,10 +28,10 @@ Layouts of a weight [rows, inner]. Panels hold 8 rows each, one after the other,
             the high ones.  w = scale * (q - 8)
     q4z     as q4, with float16 offset[8] after the scales.  w = scale * q + offset
 
-Rotated, elements of a group of 32 that are 4, 8 .. apart are combined by the 8 x 8 Hadamard matrix:
-rotated(g)[4 i + j] = sum_k (-1)^popcount(i & k) g[4 k + j]. Twice that is 8 g, so that weights rotated / 8 and
-activations rotated have the products of plain ones; but what is large in one place is so in 8, and costs the others
-less precision. A last group of fewer than 32 columns stays as it is.
+Rotated, a group is multiplied by a quarter of the 32 x 32 Hadamard matrix:
+rotated(g)[j] = sum_k (-1)^popcount(j & k) g[k] / 4. Twice that is 2 g, so that weights rotated / 2 and activations
+rotated have the products of plain ones; but what is large in one place is so in all 32, and costs the others less
+precision. A last group of fewer than 32 columns stays as it is.
 
 `linear_f16`, `linear_q8` ... are `linear` for these; for q8 and the groups x is what `quantize_rows` made of it: q8
 takes each row in 128 steps between its lowest and highest value, the others groups of 32 (q8g: rotated) as signed 8-bit

@@ -8,10 +8,10 @@ static void decode_q8(float *y, const char *panel, int row, int inner) {
     for (int k = 0; k < inner; k++) y[k] = scale * q[k / 4 * 32 + k % 4];
 }
 
-static void rotate_row(float y[GROUP_SIZE]) {
+static void rotate_floats(float y[GROUP_SIZE]) {
     f32x4 v[8];
     UNROLL for (int j = 0; j < 8; j++) v[j] = load(y + 4 * j);
-    hadamard(v);
+    rotate(v);
     UNROLL for (int j = 0; j < 8; j++) store(y + 4 * j, v[j]);
 }
 
@@ -25,7 +25,7 @@ static void decode_grouped(float *y, const char *group, int layout, int row, int
             int value = layout == LAYOUT_Q8G ? q[k / 4 * 32 + k % 4] : q[k / 8 * 32 + k % 4] >> k % 8 / 4 * 4 & 15;
             y[first + k] = scale * value + offset;
         }
-        if (is_rotated(layout, first / GROUP_SIZE, inner)) rotate_row(y + first);
+        if (is_rotated(layout, first / GROUP_SIZE, inner)) rotate_floats(y + first);
     }
 }
 

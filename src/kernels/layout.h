@@ -30,9 +30,9 @@ INLINE int panel_bytes(int layout, int inner) {
     return padded / GROUP_SIZE * group_bytes(layout);
 }
 
-/* Sums and differences of elements 4, 8 and 16 apart: what one large element would cost the group's precision, eight
-   share. Twice is 8 times the same. */
-INLINE void hadamard(f32x4 v[GROUP_SIZE / 4]) {
+/* The group times a quarter of the Hadamard matrix: what one large element would cost the group's precision, all share.
+   Twice is 2 times the same. */
+INLINE void rotate(f32x4 v[GROUP_SIZE / 4]) {
     UNROLL for (int step = 1; step < 8; step *= 2) {
         UNROLL for (int j = 0; j < 8; j++) {
             if (j & step) continue;
@@ -40,6 +40,11 @@ INLINE void hadamard(f32x4 v[GROUP_SIZE / 4]) {
             v[j + step] = v[j] - v[j + step];
             v[j] = sum;
         }
+    }
+    const f32x4 neighbours = {1, -1, 1, -1}, pairs = {0.25f, 0.25f, -0.25f, -0.25f};
+    UNROLL for (int j = 0; j < 8; j++) {
+        v[j] = fma(v[j], neighbours, __builtin_shufflevector(v[j], v[j], 1, 0, 3, 2));
+        v[j] = fma(v[j], pairs, __builtin_shufflevector(v[j], v[j], 2, 3, 0, 1) * splat(0.25f));
     }
 }
 

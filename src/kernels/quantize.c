@@ -97,8 +97,8 @@ static float inverse_of(uint16_t half) {
    coarse ones are for weights that lie on a grid already. */
 static Group symmetric_8bit(float x[GROUP_SIZE], int rotated) {
     if (rotated) {
-        Values v = scaled(x, 0, 0.125f);
-        hadamard(v.v);
+        Values v = scaled(x, 0, 0.5f);
+        rotate(v.v);
         UNROLL for (int j = 0; j < 8; j++) store(x + 4 * j, v.v[j]);
     }
     float magnitude = largest(x), best = 0, scale = 0;
@@ -403,7 +403,7 @@ static void quantize_groups(RowGroup *g, int groups, const float *x, int inner, 
         i32x4 quants[8], sum = {0};
         read16(v, x, inner - n * GROUP_SIZE);
         read16(v + 4, x + 16, inner - n * GROUP_SIZE - 16);
-        if (is_rotated(layout, n, inner)) hadamard(v);
+        if (is_rotated(layout, n, inner)) rotate(v);
         UNROLL for (int j = 0; j < 8; j++) most = vec_max(most, vec_abs(v[j]));
         float top = max_lanes(most), inverse = top > 1e-30f ? 127 / top : 0;
         UNROLL for (int j = 0; j < 8; j++) {

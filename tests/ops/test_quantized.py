@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -78,9 +79,9 @@ def quantized(executor: Executor, values: np.ndarray[Any, Any], layout: str, sou
 
 
 def rotated(x: Array) -> Array:
-    """Whole groups of 32 in each row times the Hadamard matrix of 8, spread over 4 elements each."""
+    """Whole groups of 32 in each row times a quarter of the Hadamard matrix."""
     two = np.array([[1, 1], [1, -1]])
-    matrix = np.kron(np.kron(two, np.kron(two, two)), np.eye(4))
+    matrix = reduce(np.kron, [two] * 5) / 4
     whole = x.shape[1] // GROUP_SIZE * GROUP_SIZE
     groups = x[:, :whole].reshape(len(x), -1, GROUP_SIZE) @ matrix
     return np.concatenate([groups.reshape(len(x), whole), x[:, whole:]], 1)
@@ -88,7 +89,7 @@ def rotated(x: Array) -> Array:
 
 def rotated_back(x: Array) -> Array:
     whole = np.arange(x.shape[1]) < x.shape[1] // GROUP_SIZE * GROUP_SIZE
-    return rotated(x) / np.where(whole, 8, 1)
+    return rotated(x) / np.where(whole, 2, 1)
 
 
 def activations(x: Array, layout: str) -> Array:

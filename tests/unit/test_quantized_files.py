@@ -1,6 +1,7 @@
 """Quantised files: the format of this library, those of others by packers written down here, and which one is taken."""
 
 import json
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def dequantised(data: bytes, name: str, inner: int) -> Array:
     values = q * np.repeat(scale, layout["group_size"], 1)[:, :inner]
     if layout["layout"] == "q8g":
         two, whole = np.array([[1, 1], [1, -1]]), inner // 32 * 32
-        matrix = np.kron(np.kron(two, np.kron(two, two)), np.eye(4))
+        matrix = reduce(np.kron, [two] * 5) / 4
         values[:, :whole] = (values[:, :whole].reshape(len(q), -1, 32) @ matrix).reshape(len(q), whole)
     if layout["layout"] == "q4z":
         values = values + np.repeat(tensor(data, f"{name}.offset").astype(np.float64), 32, 1)[:, :inner]

@@ -7,7 +7,7 @@ store keeps them; anybody else may write them, by this description.
 Metadata (all values of safetensors' metadata are strings):
 
     "format"                "pt", as in other checkpoints
-    "inpage.format"         "2", the version of this format
+    "inpage.format"         "3", the version of this format
     "inpage.quantization"   JSON: {name of a weight: {"layout": layout, "group_size": number}, ...}
 
 A weight "name" of shape [N, K] is kept in up to three tensors; the others of the file are plain F32, F16 or BF16. Names
@@ -36,7 +36,7 @@ from ..optable import GROUP_SIZE, QUANTIZED
 from .files import CheckpointFile
 from .safetensors import TensorInfo
 
-VERSION = "2"
+VERSION = "3"
 FORMAT_KEY = "inpage.format"
 QUANTIZATION_KEY = "inpage.quantization"
 

@@ -105,10 +105,10 @@ def _rotated(x: Array, factor: float = 1) -> Array:
     """[rows, inner] with the whole groups of each row times `factor` and rotated."""
     rows, inner = x.shape
     whole = inner // GROUP_SIZE * GROUP_SIZE
-    y = x[:, :whole].reshape(-1, 8, GROUP_SIZE // 8) * x.dtype.type(factor)
-    for step in (1, 2, 4):
-        pairs = y.reshape(len(y), 4 // step, 2, step, GROUP_SIZE // 8)
-        y = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], 2)
+    y = x[:, :whole] * x.dtype.type(factor / 4)
+    for step in (4, 8, 16, 1, 2):
+        pairs = y.reshape(-1, 2, step)
+        y = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1)
     return np.concatenate([y.reshape(rows, whole), x[:, whole:]], 1)
 
 
@@ -143,7 +143,7 @@ def _quantize_groups(x: Array, layout: str) -> Quantized:
     """Quants, scales and offsets of groups of 32, in float32 and in the order of the kernels' additions."""
     rows, inner = x.shape
     if layout == "q8g":
-        x = _rotated(x, 0.125)
+        x = _rotated(x, 0.5)
     groups = np.pad(x, ((0, 0), (0, padded_inner(layout, inner) - inner))).reshape(rows, -1, GROUP_SIZE)
     counts = np.minimum(GROUP_SIZE, inner - GROUP_SIZE * np.arange(groups.shape[1])).astype(np.float32)
     search = {"q8g": _symmetric_8bit, "q4": _symmetric_4bit, "q4z": _asymmetric_4bit}[layout]
@@ -282,4 +282,4 @@ def activations(m: "Memory", address: int, rows: int, inner: int, layout: str) -
     low = m.floats(scale_at + 4 * rows * groups, rows, groups)
     each = padded // groups
     values = quants[:, :inner] * _spread(scale, each, inner) + (_spread(low, each, inner) if layout == "q8" else 0)
-    return _rotated(values, 0.125) if layout == "q8g" else values
+    return _rotated(values, 0.5) if layout == "q8g" else values

@@ -113,6 +113,7 @@ class Cache:
         self.disposed = False
         self._groups: list[_Group] = []
         self._executor: Executor | None = None
+        self._shapes: Sequence[LayerShape] = ()
         self._length = 0
         self._expected = 0
         self._mask: list[bytearray] | None = None  # for each sequence, 1 where a token is visible
@@ -219,7 +220,7 @@ class Cache:
         other = self._empty_copy()
         if self._executor is None:
             return other
-        other._open(self._executor, [layer.shape for layer in self.layers], self.batch_size)
+        other._open(self._executor, self._shapes, self.batch_size)
         other._length = self._length
         other._mask = None if self._mask is None else [bytearray(row) for row in self._mask]
         for mine, its in zip(self._groups, other._groups, strict=True):
@@ -263,7 +264,7 @@ class Cache:
         self._check()
         if self._executor is None:
             self._open(executor, shapes, batch)
-        elif self._executor is not executor or [layer.shape for layer in self.layers] != list(shapes):
+        elif self._executor is not executor or (shapes is not self._shapes and list(shapes) != list(self._shapes)):
             raise InputError("The cache belongs to another model.", hint="Use one cache for each model.")
         if batch != self.batch_size:
             raise InputError(
@@ -295,7 +296,7 @@ class Cache:
         return type(self)(kv_cache_dtype=self.kv_cache_dtype)
 
     def _open(self, executor: "Executor", shapes: Sequence[LayerShape], batch: int) -> None:
-        self._executor = executor
+        self._executor, self._shapes = executor, shapes
         groups: dict[int, _Group] = {}
         for shape in shapes:
             if shape.window not in groups:

@@ -155,7 +155,8 @@ class Session:
         if texts is not None and self.processors:
             inputs |= changes(self.processors, texts, self.model.config.vocab_size)
         if isinstance(wanted, Drawn):
-            inputs["uniform"] = Tensor.from_values(self._draw(len(texts or ids)), "float32")
+            numbers = array("f", self._draw(len(texts or ids)))
+            inputs["uniform"] = from_bytes((len(numbers),), "float32", memoryview(numbers))
         if any(self.padding):
             total = seen + len(ids[0])
             inputs["attention_mask"] = _tensor([[0] * min(pad, total) + [1] * (total - pad) for pad in self.padding])
@@ -198,7 +199,7 @@ def next_token(
     the changed logits [B, 1] comes second. Third come hidden states and attention maps, if `inputs` ask for them.
     """
     outputs = forward(logits_to_keep=keep, **inputs)
-    details = {name: outputs.get(name) for name in ("hidden_states", "attentions")}
+    details = {name: outputs[name] for name in ("hidden_states", "attentions") if name in outputs}
     logits = outputs.logits.reshape(-1, outputs.logits.shape[2])
     if edited is not None and factors is not None:
         ops.edit_scores(logits, edited, factors)

@@ -6,7 +6,7 @@ float32 unless int32 is stated.
 
 from collections.abc import Sequence
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from .errors import InputError, UnsupportedError
@@ -195,7 +195,7 @@ def attention(
         batch=a.batch, heads=heads, kv_heads=a.kv_heads, q_len=a.q_len, kv_len=a.kv_len, head_dim=a.head_dim,
         q_stride=heads * a.head_dim, k_stride=a.kv_heads * a.head_dim, v_stride=a.kv_heads * a.head_dim,
         bias_batch_stride=a.bias_batch_stride, causal=int(causal), scale=a.scale, capacity=a.kv_len,
-        mask_stride=a.kv_len, window=window, cache_dtype=CACHE_DTYPES.index("f32"), softcap=softcap,
+        mask_stride=a.kv_len, window=window, cache_dtype=CACHE_DTYPES.index("f32"), softcap=softcap, shares=1,
     )  # fmt: skip
     return y
 
@@ -217,21 +217,29 @@ def cached_attention(
     """Causal `attention` of the last Lq of `length` positions over the first `length` rows of a cache.
 
     q [B, Lq, H*D], keys and values [B, capacity, KVH, words] as `cache_append` fills them, mask int32 [B, capacity]
-    -> [B, Lq, H*D].
+    -> [B, Lq, H*D]. Threads share the keys of a head where heads do not go evenly among them.
     """
     batch, capacity, kv_heads, words = keys.shape
     _expect("cached_attention", "q", q, (batch, q.shape[1], heads * head_dim))
     _expect("cached_attention", "values", values, keys.shape, "int32")
     if mask is not None:
         _expect("cached_attention", "mask", mask, (batch, capacity), "int32")
-    y = _new(q.shape)
+    shares, threads = 1, recorder().executor.threads
+    if q.shape[1] == 1 and not window:  # so that all threads are equally busy
+        shares = threads // gcd(threads, batch * kv_heads)
+    y = _new(q.shape) if shares == 1 else _new((batch * heads, shares, head_dim + 2))
     emit(
         "attention", y=y, q=q, k=keys, v=values, mask=mask, bias=None, batch=batch, heads=heads, kv_heads=kv_heads,
         q_len=q.shape[1], kv_len=length, head_dim=head_dim, q_stride=heads * head_dim, k_stride=kv_heads * words,
         v_stride=kv_heads * words, bias_batch_stride=0, causal=1, scale=head_dim**-0.5 if scale is None else scale,
         capacity=capacity, mask_stride=capacity, window=window, cache_dtype=CACHE_DTYPES.index(dtype), softcap=softcap,
+        shares=shares,
     )  # fmt: skip
-    return y
+    if shares == 1:
+        return y
+    joined = _new(q.shape)
+    emit("join_attention", y=joined, x=y, rows=batch * heads, shares=shares, head_dim=head_dim)
+    return joined
 
 
 def cache_append(cache: Tensor, x: Tensor, position: int | Register, *, head_dim: int, dtype: str = "f32") -> None:

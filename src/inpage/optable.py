@@ -58,6 +58,11 @@ A key-value cache is [batch, capacity, heads] of head vectors, each a whole numb
 `attention` reads keys and values of these dtypes; `k_stride` and `v_stride` are words, `capacity` rows from one batch
 item to the next. `cache_append` writes rows `position` .. of every item.
 
+With `shares` from 2 on, `attention` of a single query without a window leaves open results, for `join_attention` to
+join: share s of the keys, from kv_len * s / shares on, gives [sum of w v, highest score, sum of w] with scores in units
+of log 2 and weights w = 2^(score - highest), and y is [batch * heads, shares, head_dim + 2]. So several threads can
+work on one head.
+
 `matmul`, for o < outer, m < middle, all strides in elements:
     c[o*c_outer + m*c_middle + r*c_row + j] = alpha * sum_i a[o*a_outer + m*a_middle + r*a_row + i]
                                                             * b[o*b_outer + m*b_middle + j*b_row + i*b_inner]
@@ -108,7 +113,7 @@ embedding        out:y in:ids in:table in?:residual int:count int:dim int:vocabu
 layer_norm       out:y in:x in?:residual in:weight in:bias int:rows int:dim float:eps
 attention        out:y in:q in:k in:v in?:mask in?:bias int:batch int:heads int:kv_heads int:q_len int:kv_len
                  int:head_dim int:q_stride int:k_stride int:v_stride int:bias_batch_stride int:causal float:scale
-                 int:capacity int:mask_stride int:window int:cache_dtype float:softcap
+                 int:capacity int:mask_stride int:window int:cache_dtype float:softcap int:shares
 matmul           out:c in:a in:b int:outer int:middle int:rows int:columns int:inner int:a_outer int:a_middle
                  int:a_row int:b_outer int:b_middle int:b_row int:b_inner int:c_outer int:c_middle int:c_row
                  float:alpha
@@ -152,6 +157,7 @@ sample           out:y out:order out:weights in:x in:uniform int:rows int:column
 pack_published   out:w in:q in:scale in?:zero int:rows int:inner int:group int:source int:format int:layout
 edit_scores      out:y in:index in:factors int:count int:size
 mask_scores      out:y in:bits int:rows int:columns
+join_attention   out:y in:x int:rows int:shares int:head_dim
 """
 
 

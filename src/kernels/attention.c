@@ -189,18 +189,25 @@ static int all_see(const Head *h) {
     return 1;
 }
 
+/* A share of keys none of which was looked at adds nothing. */
+static void leave_open(const Head *h, float *y, float highest, float sum) {
+    for (int d = 0; sum < 0 && d < h->dim; d++) y[d] = 0;
+    y[h->dim] = highest;
+    y[h->dim + 1] = sum < 0 ? 0 : sum;
+}
+
 /* Queries of which each sees some key need not look at blocks they do not see. One that sees none gets the mean of all
    values, as all of its scores are the same. */
 static void attend(const Head *h) {
     Block b;
     Running running;
-    int skip = all_see(h), begin = 0, limit = h->kv_len;
-    if (skip) {
+    int skip = all_see(h), begin = split(h->kv_len, h->part, h->parts), limit = split(h->kv_len, h->part + 1, h->parts);
+    if (skip && h->parts == 1) {
         begin = maximum(h->first, 0);
         limit = minimum(limit, h->last + (h->queries - 1) * h->step + 1);
     }
     int most = h->direct ? MAX_KEYS : minimum(BUFFER / round_up(h->dim, PANEL) & -PANEL, MAX_KEYS);
-    int size = round_up(ceil_div(limit - begin, ceil_div(limit - begin, most)), PANEL);
+    int size = round_up(ceil_div(limit - begin, maximum(ceil_div(limit - begin, most), 1)), PANEL);
     for (int j = 0; j < h->queries; j++) running.highest[j] = LOWEST, running.sum[j] = -1;
     for (int start = begin; start < limit; start += size) {
         open_block(h, &b, start, minimum(size, limit - start));
@@ -216,6 +223,10 @@ static void attend(const Head *h) {
     }
     for (int r = 0; r < h->queries; r++) {
         float *y = h->y + r * h->y_stride;
+        if (h->parts > 1) {
+            leave_open(h, y, running.highest[r], running.sum[r]);
+            continue;
+        }
         f32x4 factor = splat(1 / running.sum[r]);
         for (int d = 0; d < h->dim; d += 4) store_some(y + d, load_some(y + d, h->dim - d) * factor, h->dim - d);
     }
@@ -229,15 +240,18 @@ int op_attention(const Instruction *i, int part, int parts) {
     int causal = INT(ATTENTION_CAUSAL), window = INT(ATTENTION_WINDOW), dtype = INT(ATTENTION_CACHE_DTYPE);
     const float *bias = INPUT(ATTENTION_BIAS);
     const int32_t *mask = ADDRESS(const int32_t, ATTENTION_MASK);
+    int shares = maximum(INT(ATTENTION_SHARES), 1);
     if (dim > MAX_DIM || kv_heads < 1 || heads % kv_heads || kv_len < 1 || kv_len > capacity) return 1;
+    if (shares > 1 && (q_len > 1 || window)) return 1;
 
     int group = heads / kv_heads, single = q_len == 1; /* then heads of a group are taken as queries of one head */
     int queries = single ? group : q_len, chunks = ceil_div(queries, QUERIES), items = single ? kv_heads : heads;
-    int begin = split(batch * items * chunks, part, parts), end = split(batch * items * chunks, part + 1, parts);
-    for (int item = begin; item < end; item++) {
+    int all = batch * items * chunks * shares, end = split(all, part + 1, parts);
+    for (int n = split(all, part, parts); n < end; n++) {
+        int share = n % shares, item = n / shares;
         int chunk = item % chunks, b = item / chunks / items, head = item / chunks % items * (single ? group : 1);
-        int query = split(queries, chunk, chunks);
-        int q_step = single ? dim : q_stride, y_step = single ? dim : heads * dim;
+        int query = split(queries, chunk, chunks), width = shares > 1 ? dim + 2 : dim;
+        int q_step = single ? dim : q_stride, y_step = single ? shares * width : heads * dim;
         int words = head / group * head_words(dtype, dim), last = causal && !single ? query + kv_len - q_len : kv_len - 1;
         Head h = {
             .q = INPUT(ATTENTION_Q) + b * q_len * q_stride + head * dim + query * q_step,
@@ -245,14 +259,35 @@ int op_attention(const Instruction *i, int part, int parts) {
             .v = ADDRESS(const uint32_t, ATTENTION_V) + b * capacity * v_stride + words,
             .bias = bias ? bias + b * bias_stride + (head * q_len + query) * kv_len : 0,
             .mask = mask ? mask + b * INT(ATTENTION_MASK_STRIDE) : 0,
-            .y = OUTPUT(ATTENTION_Y) + (b * q_len * heads + head) * dim + query * y_step,
+            .y = OUTPUT(ATTENTION_Y) + ((b * q_len * heads + head) * shares + share) * width + query * y_step,
             .queries = split(queries, chunk + 1, chunks) - query, .kv_len = kv_len, .dim = dim, .dtype = dtype,
             .q_stride = q_step, .k_stride = k_stride, .v_stride = v_stride, .y_stride = y_step,
             .first = window ? last - window + 1 : INT32_MIN / 2, .last = last, .step = causal && !single,
-            .direct = single && dim % 4 == 0,
+            .part = share, .parts = shares, .direct = single && dim % 4 == 0,
             .scale = FLOAT(ATTENTION_SCALE) * LOG2E, .softcap = FLOAT(ATTENTION_SOFTCAP),
         };
         attend(&h);
+    }
+    return 0;
+}
+
+int op_join_attention(const Instruction *i, int part, int parts) {
+    int rows = INT(JOIN_ATTENTION_ROWS), shares = INT(JOIN_ATTENTION_SHARES), dim = INT(JOIN_ATTENTION_HEAD_DIM);
+    const Exp2 k = exp2_constants();
+    for (int row = split(rows, part, parts), end = split(rows, part + 1, parts); row < end; row++) {
+        const float *x = INPUT(JOIN_ATTENTION_X) + row * shares * (dim + 2), *share = x;
+        float *y = OUTPUT(JOIN_ATTENTION_Y) + row * dim, highest = LOWEST, total = 0;
+        for (int s = 0; s < shares; s++, share += dim + 2) highest = share[dim] > highest ? share[dim] : highest;
+        share = x;
+        for (int s = 0; s < shares; s++, share += dim + 2) {
+            f32x4 factor = vec_exp2(splat(share[dim] - highest), &k);
+            total += factor[0] * share[dim + 1];
+            for (int d = 0; d < dim; d += 4) {
+                f32x4 sum = load_some(share + d, dim - d) * factor;
+                store_some(y + d, s ? load_some(y + d, dim - d) + sum : sum, dim - d);
+            }
+        }
+        for (int d = 0; d < dim; d += 4) store_some(y + d, load_some(y + d, dim - d) * splat(1 / total), dim - d);
     }
     return 0;
 }

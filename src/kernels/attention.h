@@ -14,6 +14,7 @@ typedef struct {
     float *y;
     int queries, kv_len, dim, dtype, q_stride, k_stride, v_stride, y_stride;
     int first, last, step; /* query i sees keys first + i * step .. last + i * step */
+    int part, parts;       /* of the keys; with several, results stay open: see `shares` in optable.py */
     int direct;            /* whether keys and values are read where they lie */
     float scale;           /* of scores, log2(e) included */
     float softcap;         /* of scores without it; 0: none */

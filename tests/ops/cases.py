@@ -318,7 +318,8 @@ def layer_norm_cases() -> Iterator[Case]:
 def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: int, kv_heads: int = 0, mask: str = "no",
                    bias: str = "no", causal: int = 0, fused: bool = False, scale: float = 0.0,
                    spread: float = 1.0, label: str = "", hidden: Any = None, hidden_by: float = LOWEST,
-                   window: int = 0, softcap: float = 0.0, capacity: int = 0, dtype: str = "f32") -> Case:  # fmt: skip
+                   window: int = 0, softcap: float = 0.0, capacity: int = 0, dtype: str = "f32",
+                   shares: int = 1) -> Case:  # fmt: skip
     """bias: "no", "shared" by the batch, or "batched"; fused: q, k, v side by side, as one projection gives them.
 
     capacity: keys and values, of `dtype`, and the mask are the first rows of larger blocks, as in a cache.
@@ -335,6 +336,7 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
         b[hidden] = hidden_by
     m = mask_of(batch, kv_len, mask)
     y = np.zeros((batch, q_len, heads, head_dim))
+    parts = np.zeros((batch, heads, shares, head_dim + 2))
     q4 = q.reshape(batch, q_len, heads, head_dim).astype(np.float64)
     if dtype != "f32" or capacity:
         (k, k4), (v, v4) = (cached(a.reshape(batch, kv_len, kv_heads, head_dim), dtype, capacity) for a in (k, v))
@@ -350,6 +352,15 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
             scores = np.maximum(scores + b[:, h], LOWEST)
         seen = m if m is None else m[:, :kv_len]
         y[:, :, h] = attended(scores[:, None], seen, causal, window)[:, 0] @ v4[:, :, g]
+        for s in range(shares if shares > 1 else 0):
+            here = slice(kv_len * s // shares, kv_len * (s + 1) // shares)
+            powers = scores[:, 0, here] / math.log(2)  # a score is this power of 2, or is hidden
+            if seen is not None:
+                powers = np.where(seen[:, here] == 0, LOWEST, powers)
+            highest = powers.max(1, initial=LOWEST)
+            weights = 2 ** (powers - highest[:, None])
+            parts[:, h, s, :head_dim] = (weights[:, None] @ v4[:, here, g])[:, 0]
+            parts[:, h, s, head_dim:] = np.stack([highest, weights.sum(1)], 1)
     strides = (widths[0], *(kv_heads * cache_head_words(dtype, head_dim),) * 2)
     if fused:
         together = np.concatenate([q, k, v], axis=2).reshape(-1)
@@ -360,16 +371,28 @@ def attention_case(batch: int, heads: int, q_len: int, kv_len: int, head_dim: in
         "attention",
         label or f"{shape}-{mask}mask-{bias}bias{'-causal' * causal}{'-fused' * fused}",
         {"q": q, "k": k, "v": v, "mask": m, "bias": b},
-        {"y": y.astype(np.float32)},
+        {"y": (parts if shares > 1 else y).astype(np.float32)},
         {
             "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len,
             "head_dim": head_dim, "q_stride": strides[0], "k_stride": strides[1], "v_stride": strides[2],
             "bias_batch_stride": heads * q_len * kv_len if bias == "batched" else 0, "causal": causal, "scale": scale,
             "capacity": capacity or kv_len, "mask_stride": capacity or kv_len, "window": window,
-            "cache_dtype": CACHE_DTYPES.index(dtype), "softcap": softcap,
+            "cache_dtype": CACHE_DTYPES.index(dtype), "softcap": softcap, "shares": shares,
         },
         flops=4 * batch * heads * q_len * kv_len * head_dim,
     )  # fmt: skip
+
+
+def join_attention_cases() -> Iterator[Case]:
+    for rows, shares, head_dim in ((1, 2, 1), (6, 3, 6), (9, 2, 64)):
+        x = normal(rows, shares, head_dim + 2, seed=2)
+        x[..., head_dim:] = abs(x[..., head_dim:]) + 1
+        x[1::3, 0, head_dim] += 200  # beside which the others are nothing
+        x[2::3, 1:, head_dim], x[2::3, 1:, head_dim + 1], x[2::3, 1:, :head_dim] = LOWEST, 0, 0  # no keys there
+        factors = 2.0 ** (x[..., head_dim].astype(np.float64) - x[..., head_dim].max(1, keepdims=True))
+        y = np.einsum("rs,rsd->rd", factors, x[..., :head_dim]) / (factors * x[..., head_dim + 1]).sum(1)[:, None]
+        values = {"rows": rows, "shares": shares, "head_dim": head_dim}
+        yield Case("join_attention", f"{rows}x{shares}x{head_dim}", {"x": x}, {"y": y.astype(np.float32)}, values)
 
 
 def cached(x: Array, dtype: str, capacity: int) -> tuple[Array, Array]:
@@ -415,6 +438,23 @@ def cached_attention_cases() -> Iterator[Case]:
         yield attention_case(1, 2, q_len, 33, 8, causal=1, softcap=0.5, window=4, bias="shared", mask="right",
                              label=f"softcap-window-{q_len}")  # fmt: skip
     yield attention_case(1, 2, 1, 700, 64, causal=1, capacity=1024, label="cache-long")
+    for dtype, head_dim, (heads, kv_heads), shares in product(CACHE_DTYPES, (6, 20), ((6, 2), (7, 1)), (2, 5)):
+        options = {"kv_heads": kv_heads, "causal": 1, "dtype": dtype, "shares": shares}
+        for kv_len in (5, 300):
+            yield attention_case(
+                2,
+                heads,
+                1,
+                kv_len,
+                head_dim,
+                capacity=310,
+                label=f"shares-{dtype}-{head_dim}-{heads}-{kv_heads}-{shares}-{kv_len}",
+                **options,
+            )
+    yield attention_case(2, 2, 1, 300, 8, capacity=300, mask="holes", softcap=1.5, shares=3, label="shares-holes")
+    for label, options in (("queries", {"q_len": 2}), ("window", {"q_len": 1, "window": 4})):
+        refused = attention_case(1, 2, kv_len=9, head_dim=8, causal=1, label=f"shares-{label}", **options)
+        yield replace(refused, values={**refused.values, "shares": 2}, refused=True)
     refused = attention_case(1, 2, 3, 9, 8, label="more-keys-than-capacity")
     yield replace(refused, values={**refused.values, "capacity": 8}, refused=True)
 
@@ -1031,6 +1071,7 @@ def all_cases() -> list[Case]:
     return [
         case
         for cases in (
+            join_attention_cases,
             linear_cases, embedding_cases, layer_norm_cases, attention_cases, matmul_cases, softmax_cases,
             activation_cases, binary_cases, copy_cases, convert_cases, pack_cases, unpack_cases, pool_cases,
             normalize_cases, position_ids_cases, cross_entropy_cases, loss_cases, topk_cases, fill_cases,

@@ -1,4 +1,4 @@
-"""Programs on several threads give what one thread gives, to the bit."""
+"""Programs on several threads give what one thread gives: to the bit, unless threads share the keys of a head."""
 
 import threading
 import time
@@ -63,6 +63,35 @@ def test_same_results_as_one_thread(threaded: WasmExecutor) -> None:
     for _ in range(50):
         np.testing.assert_array_equal(np.asarray(run(x=x)), expected)
     alone.close()
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 40])
+def test_threads_share_the_keys_of_a_head(threaded: WasmExecutor, length: int) -> None:
+    generator = np.random.default_rng(length)
+    inputs = {
+        name: Tensor.from_values(generator.normal(size=shape).astype(np.float32))
+        for name, shape in (("q", (1, 1, 64)), ("k", (1, length, 32)), ("v", (1, length, 32)))
+    }
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = (Tensor((1, length, 2, 16), "int32", x.storage) for x in (k, v))
+        return ops.cached_attention(q, keys, values, length=length, heads=4, head_dim=16)
+
+    alone = WasmExecutor(variant="relaxed")
+    expected, found = (np.asarray(jit(attend, executor)(**inputs)) for executor in (alone, threaded))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    used = [{op for op in OPS.values() if op.number in _ops(record(attend, executor, inputs)[0].words)}
+            for executor in (alone, threaded)]  # fmt: skip
+    assert used[1] - used[0] == {OPS["join_attention"]}, "the heads of 2 keep 3 threads busy"
+    alone.close()
+
+
+def _ops(words: Any) -> set[int]:
+    found, at = set[int](), 0
+    while at < len(words):
+        found.add(words[at] & 0xFFFF)
+        at += words[at] >> 16
+    return found
 
 
 def test_failure_in_a_chunk_is_reported_and_the_next_call_works(threaded: WasmExecutor) -> None:

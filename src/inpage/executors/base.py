@@ -19,6 +19,7 @@ class Executor(ABC):
     """Runs programs over one memory, in which parameters live on the heap and temporaries in the arena."""
 
     name: ClassVar[str]
+    threads = 1
 
     def __init__(self, heap_start: int) -> None:
         self._heap = Allocator(heap_start)

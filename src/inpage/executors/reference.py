@@ -238,7 +238,7 @@ def layer_norm(m: Memory, y: int, x: int, residual: int, weight: int, bias: int,
 def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, batch: int, heads: int, kv_heads: int,
               q_len: int, kv_len: int, head_dim: int, q_stride: int, k_stride: int, v_stride: int,
               bias_batch_stride: int, causal: int, scale: float, capacity: int, mask_stride: int, window: int,
-              cache_dtype: int, softcap: float) -> None:  # fmt: skip
+              cache_dtype: int, softcap: float, shares: int) -> None:  # fmt: skip
     """y [batch, q_len, heads, head_dim] = softmax(scale * q k^T + bias, masked) v, head by head.
 
     q is [batch, q_len, heads, head_dim], k and v are [batch, kv_len, kv_heads] head vectors of the cache dtype;
@@ -247,9 +247,10 @@ def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, b
     key head h // (heads / kv_heads). mask is int32 [batch, kv_len], its rows `mask_stride` apart; bias is [batch,
     heads, q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all). softcap: scores s become
     softcap * tanh(s / softcap) before the bias. causal: query i sees keys up to i + kv_len - q_len, and of these the
-    last `window` if that is not 0. Refuses more keys than `capacity`.
+    last `window` if that is not 0. With several `shares` of the keys y is what `join_attention` takes. Refuses more
+    keys than `capacity`, and shares for several queries or with a window.
     """
-    if kv_len > capacity:
+    if kv_len > capacity or (shares > 1 and (q_len > 1 or window)):
         raise Refused
     group = heads // kv_heads
     strides = (q_len * q_stride, q_stride, head_dim, 1)
@@ -262,7 +263,31 @@ def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, b
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
     scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal, window, mask_stride)
+    if shares > 1:
+        m.put(y, np.stack([open_share(scores, values, *kv_share(kv_len, s, shares)) for s in range(shares)], 2))
+        return
     m.put(y, np.einsum("bhij,bjhd->bihd", np.exp(log_softmax(scores)), values))
+
+
+def kv_share(kv_len: int, share: int, shares: int) -> tuple[int, int]:
+    """First key of a share and that of the next."""
+    return kv_len * share // shares, kv_len * (share + 1) // shares
+
+
+def open_share(scores: Array, values: Array, start: int, stop: int) -> Array:
+    """[batch, heads, head_dim + 2] of the scores [batch, heads, 1, kv_len] and values of one share of the keys."""
+    scores, values = scores[:, :, 0, start:stop], values[:, start:stop]
+    highest = np.maximum(scores.max(2, initial=-np.inf, keepdims=True) / np.log(2), LOWEST)
+    weights = np.exp2(np.maximum(scores / np.log(2), LOWEST) - highest)
+    return np.concatenate([np.einsum("bhj,bjhd->bhd", weights, values), highest, weights.sum(2, keepdims=True)], 2)
+
+
+def join_attention(m: Memory, y: int, x: int, rows: int, shares: int, head_dim: int) -> None:
+    """y [rows, head_dim] = attention to all keys, from what `attention` left of each share of them."""
+    parts = m.floats(x, rows, shares, head_dim + 2)
+    sums, highest, totals = parts[..., :head_dim], parts[..., head_dim], parts[..., head_dim + 1]
+    factors = np.exp2(highest - highest.max(1, keepdims=True))
+    m.put(y, (sums * factors[..., None]).sum(1) / (totals * factors).sum(1)[:, None])
 
 
 def matmul(m: Memory, c: int, a: int, b: int, outer: int, middle: int, rows: int, columns: int, inner: int,
@@ -574,7 +599,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
         embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
         pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
         rms_norm, positions, rotary_tables, rope, gated, cache_append, cache_read, gather, argmax, sample,
-        edit_scores, mask_scores,
+        edit_scores, mask_scores, join_attention,
         quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
         pack_published,
     )

@@ -120,7 +120,8 @@ def main() -> None:
         print(
             f"{row['dtype']:4} {row['tokens']} tokens in CPython: Python {row['python_ms']:.3f} ms a token "
             f"(bar {PYTHON_MS}: {verdict(row['python_ms'] < PYTHON_MS)}); cache {row['computed']:,} bytes computed, "
-            f"{row['measured']:,} measured ({verdict(row['measured'] <= row['computed'])}); 20 more tokens computed "
+            f"{row['measured']:,} measured, programs {row['programs']:,}, then {row['growth']:,} more "
+            f"({verdict(row['measured'] == row['computed'] and not row['growth'])}); 20 more tokens computed "
             f"{row['turn']} ({verdict(row['turn'] == 20)})",
             flush=True,
         )

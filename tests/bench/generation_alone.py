@@ -1,4 +1,7 @@
-"""Of a generation of SmolLM2 in CPython, as JSON: Python's CPU time per token, the cache's bytes, a second turn.
+"""Of a generation of SmolLM2 in CPython, as JSON: Python's CPU time per token, bytes, a second turn.
+
+Bytes of the cache as computed and as measured, those of recorded programs, and how many more were in use at the end
+than after the second token.
 
 python tests/bench/generation_alone.py q4 2000
 """
@@ -13,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from inpage import AutoModelForCausalLM  # noqa: E402
-from inpage.generation.cache import StaticCache  # noqa: E402
+from inpage.generation.cache import StaticCache, cache_nbytes  # noqa: E402
 from inpage.generation.session import Session  # noqa: E402
-from inpage.optable import cache_head_words  # noqa: E402
 from tests import models  # noqa: E402
 
 PROMPT = list(range(1000, 1128))
@@ -30,7 +32,7 @@ def main() -> None:
 
 
 def measured(model: Any, tokens: int) -> dict[str, Any]:
-    executor, config = model.executor, model.config
+    executor = model.executor
     kernels = 0.0
     execute, computed_tokens = executor.execute, list[int]()
 
@@ -48,12 +50,12 @@ def measured(model: Any, tokens: int) -> dict[str, Any]:
     with StaticCache(length) as cache:
         executor.execute = timed
         steps = model.generate_steps([PROMPT], max_new_tokens=tokens, eos_token_id=[], past_key_values=cache)
-        done, started, ids = 0, 0.0, list[int]()
+        done, started, first, ids = 0, 0.0, 0, list[int]()
         while done < tokens:
             done, _ = next(steps)
-            if done == 1:
-                started, kernels = time.thread_time(), 0.0
-        elapsed, used = time.thread_time() - started, executor.used_bytes
+            if done == 2:
+                started, kernels, first = time.thread_time(), 0.0, executor.used_bytes
+        elapsed, used, cached = time.thread_time() - started, executor.used_bytes, cache.nbytes
         try:
             next(steps)
         except StopIteration as stop:
@@ -64,10 +66,14 @@ def measured(model: Any, tokens: int) -> dict[str, Any]:
         cache.crop(length - 40)
         model.generate([[*ids[: length - 40], *PROMPT[:20]]], max_new_tokens=1, past_key_values=cache)
         Session._run = run  # pyright: ignore[reportPrivateUsage]
-    head = cache_head_words("f32", config.hidden_size // config.num_attention_heads)
-    bytes_ = 2 * config.num_hidden_layers * config.num_key_value_heads * 4 * head * length
-    python = (elapsed - kernels) / (tokens - 1) * 1e3
-    return {"python_ms": python, "computed": bytes_, "measured": used - before, "turn": sum(computed_tokens)}
+    return {
+        "python_ms": (elapsed - kernels) / (tokens - 2) * 1e3,
+        "computed": cache_nbytes(model.backbone.cache_shapes, 1, length),
+        "measured": cached,
+        "programs": first - before - cached,
+        "growth": used - first,
+        "turn": sum(computed_tokens),
+    }
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def test_same_results_as_one_thread(threaded: WasmExecutor) -> None:
 @pytest.mark.parametrize("length", [1, 2, 7, 40])
 def test_threads_share_the_keys_of_a_head(threaded: WasmExecutor, length: int) -> None:
     generator = np.random.default_rng(length)
-    inputs = {
+    inputs: dict[str, Any] = {
         name: Tensor.from_values(generator.normal(size=shape).astype(np.float32))
         for name, shape in (("q", (1, 1, 64)), ("k", (1, length, 32)), ("v", (1, length, 32)))
     }

@@ -416,6 +416,24 @@ def test_states_and_maps_of_every_step(name: str, use_cache: bool) -> None:
                     assert max(seen) < 1e-4
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_return_sequences": 2}, {"do_sample": True, "top_k": 9, "temperature": 0.8, "seed": 3}],
+    ids=str,
+)
+def test_candidates_of_beams_come_from_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, model: Any, options: dict[str, Any]
+) -> None:
+    options = {"num_beams": 3, "max_new_tokens": 8, "attention_mask": MASK, **options}
+    rows: list[Any] = []
+    row = sessions._row
+    monkeypatch.setattr(sessions, "_row", lambda data: rows.append(data) or row(data))
+    found = model.generate(BATCH, **options).tolist()
+    assert not rows
+    assert found == model.generate(BATCH, **options, logits_processor=[lambda ids, scores: scores]).tolist()
+    assert rows, "a processor of the caller's gets them"
+
+
 def test_states_of_beams_and_samples_are_those_of_all_sequences(model: Any) -> None:
     wanted: dict[str, Any] = {"return_dict_in_generate": True, "output_hidden_states": True, "max_new_tokens": 2}
     for options in ({"num_beams": 3}, {"num_return_sequences": 3, "do_sample": True}):

@@ -11,8 +11,8 @@ from ..tensor import Tensor
 from .beam_search import BeamSearch
 from .configuration import GenerationConfig
 from .logits_process import LogitsProcessorList, LogitsWarper, are_sparse, bound, warp, warp_candidates
-from .scores import Candidates, Ids, Rows, arg_max, candidates, log_softmax, sample
-from .session import Drawn, Session, Wanted, repeated
+from .scores import Candidates, Ids, Rows, arg_max, candidates, check_best, log_softmax, sample
+from .session import Drawn, Likeliest, Session, Wanted, repeated
 from .stopping_criteria import StoppingCriteriaList
 from .warpers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -162,10 +162,13 @@ class BeamDecoding(_Base):
             )
             for i, prompt in enumerate(request.prompts)
         ]
+        enough = bound(self.warpers) if self.config.do_sample or self.warpers else self.searches[0].reach
+        rows = self.dense or self.config.output_scores or self.config.output_logits
+        self.wanted: Wanted = Likeliest(enough) if enough and not rows else "logits"
 
     def run(self) -> Steps:
         """Generate; yields after every step of all beams."""
-        outputs = yield from self.prefill("logits", self.width)
+        outputs = yield from self.prefill(self.wanted, self.width)
         going = [True] * len(self.searches)
         made = 0
         while True:
@@ -184,7 +187,7 @@ class BeamDecoding(_Base):
                 [beam.rows[-1] if len(beam.ids) == length else row for row, beam in enumerate(running)]
             )
             # A search that is over has stopped at its length; its rows go along without being looked at.
-            outputs = self.session.step([beam.ids for beam in running], "logits")
+            outputs = self.session.step([beam.ids for beam in running], self.wanted)
 
     def sequences(self) -> Ids:
         """The best beams of every prompt, padded at the right."""
@@ -206,8 +209,12 @@ class BeamDecoding(_Base):
     def _results(self) -> list[Any]:
         return [beam for search in self.searches for beam in search.results(self.config.num_return_sequences)]
 
-    def _candidates(self, outputs: Rows) -> tuple[list[Candidates], Rows]:
-        """Continuations worth a look of every beam, with log-probabilities."""
+    def _candidates(self, outputs: list[Any]) -> tuple[list[Candidates], Rows | None]:
+        """Continuations worth a look of every beam, with log-probabilities, and the scores where they are known."""
+        if self.wanted != "logits":
+            for choice in outputs:
+                check_best(choice.values[0])
+            return [warp_candidates(choice, self.warpers) for choice in outputs], None
         if self.config.output_logits:
             self.logits.append(_stacked(outputs))
         ids = [beam.ids for search in self.searches for beam in search.running]

@@ -28,7 +28,13 @@ class Drawn(NamedTuple):
     min_p: float = 0.0
 
 
-Wanted = Literal["logits", "argmax"] | int | Drawn
+class Likeliest(NamedTuple):
+    """So many of the best tokens with the logarithms of their probabilities."""
+
+    best: int
+
+
+Wanted = Literal["logits", "argmax"] | int | Drawn | Likeliest
 """What is wanted of the next token: all logits, the best one, so many of the best with their logits, or one drawn."""
 
 EDITS = 2048  # a program is recorded for so many, and for four times as many where these are too few
@@ -193,10 +199,11 @@ def next_token(
 ) -> tuple[Any, Tensor | None, dict[str, Any]]:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
-    Logits [B, V], a token int32 [B], or the best k of them, float32 and int32 [B, k]. B is the batch or, where it is
-    wanted after each of the last `keep` tokens, batch * keep. `uniform` float32 [B] are numbers in [0, 1) that decide
-    what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there are any, the best of
-    the changed logits [B, 1] comes second. Third come hidden states and attention maps, if `inputs` ask for them.
+    Logits [B, V], a token int32 [B], or the scores of the best k and these, float32 and int32 [B, k]. B is the batch
+    or, where it is wanted after each of the last `keep` tokens, batch * keep. `uniform` float32 [B] are numbers in
+    [0, 1) that decide what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there
+    are any, the best of the changed logits [B, 1] comes second. Third come hidden states and attention maps, if
+    `inputs` ask for them.
     """
     outputs = forward(logits_to_keep=keep, **inputs)
     details = {name: outputs[name] for name in ("hidden_states", "attentions") if name in outputs}
@@ -213,6 +220,8 @@ def next_token(
     elif isinstance(wanted, Drawn):
         assert uniform is not None
         found = ops.sample(logits, uniform, **wanted._asdict())
+    elif isinstance(wanted, Likeliest):
+        found = ops.topk(ops.log_softmax(logits), min(wanted.best, logits.shape[-1]))
     else:
         found = ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
     return found, best, details

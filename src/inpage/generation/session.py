@@ -16,7 +16,7 @@ from .scores import Candidates, Ids, Row, Rows, check_best
 
 CHUNK = 16  # tokens of a prompt at a time, at first: an abort waits for them, and fewer would take longer each
 LONGEST_CHUNK = 128
-CHUNK_SECONDS = 0.06  # longer ones, up to the longest, take no more, so that an abort waits for well under 0.1 s
+CHUNK_SECONDS = 0.08  # longer ones, up to the longest, take no more, so that an abort waits for less than 0.1 s
 
 
 class Drawn(NamedTuple):

@@ -10,6 +10,8 @@
 
 /** Name of the cache of what is unpacked of the runtime. */
 const KEPT = "inpage-runtime";
+/** Bytes that are read ahead at most. */
+const AHEAD = 64 << 20;
 
 /** @type {Message[]} */
 const waiting = [];
@@ -20,9 +22,81 @@ const fetched = new Set();
 
 /** @type {(message: Message) => void} */
 let receive = (message) => {
-  receive = (later) => waiting.push(later);
+  receive = (later) => {
+    waiting.push(later);
+    if (later.method === "create") readAhead.begin(later);
+  };
   void boot(message);
 };
+
+/**
+ * Reads what the first request is going to take from the store, while Python starts: what was there after the same request
+ * on an earlier visit. It fetches nothing. Python takes the bytes in the place of the store's, once, with the same checks.
+ */
+class ReadAhead {
+  /** @type {number | undefined} */
+  #id;
+  #isOver = false;
+  /** Where it is noted what the request reads. @type {Promise<{cache: Cache, key: string} | undefined>} */
+  #notes = Promise.resolve(undefined);
+  /** Entries of the store that exist and have to do with the request, with their length. @type {Map<string, number>} */
+  #entries = new Map();
+  /** @type {Map<string, Promise<ArrayBuffer | undefined>>} */
+  #early = new Map();
+
+  /** @param {Message} request */
+  begin({ id, params }) {
+    if (this.#id !== undefined || !params?.settings?.use_browser_cache) return;
+    this.#id = id;
+    this.#notes = this.#start(params).catch(() => undefined); // without Cache Storage
+  }
+
+  /** @param {any} params */
+  async #start(params) {
+    const cache = await caches.open(params.settings.cache_name);
+    const key = `${location.origin}/?inpage-ahead=${await hash(new TextEncoder().encode(JSON.stringify(params)))}`;
+    const noted = await cache.match(key);
+    let left = AHEAD;
+    for (const [url, size] of noted ? /** @type {[string, number][]} */ (await noted.json()) : []) {
+      if ((left -= size) < 0) break;
+      const bytes = cache.match(url).then((found) => found?.arrayBuffer());
+      this.#early.set(url, bytes.catch(() => undefined));
+    }
+    return { cache, key };
+  }
+
+  /**
+   * The bytes [start, stop) of an entry, if it was read ahead; once, up to its end.
+   * @param {string} url @param {number} start @param {number} [stop]
+   */
+  async take(url, start, stop) {
+    const bytes = await this.#early.get(url);
+    if (!bytes || bytes.byteLength < start || !this.#early.has(url)) return undefined;
+    const end = Math.min(stop ?? bytes.byteLength, bytes.byteLength);
+    this.note(url, bytes.byteLength, end < bytes.byteLength);
+    return new Uint8Array(bytes, start, end - start);
+  }
+
+  /** An entry of the store has `size` bytes now, none if it is deleted. @param {string} url @param {number} size */
+  note(url, size, isUnchanged = false) {
+    if (this.#isOver) return;
+    if (!isUnchanged) this.#early.delete(url);
+    if (size) this.#entries.set(url, Math.max(size, this.#entries.get(url) ?? 0));
+    else this.#entries.delete(url);
+  }
+
+  /** The request may be answered: let go of what nobody took, and note what the next visit should read. @param {Message} answer */
+  end({ id, result }) {
+    if (id === undefined || id !== this.#id || this.#isOver) return;
+    this.#isOver = true;
+    this.#early.clear();
+    const noted = new Response(JSON.stringify([...this.#entries]));
+    this.#entries.clear();
+    if (result !== undefined) void this.#notes.then((notes) => notes?.cache.put(notes.key, noted)).catch(() => {});
+  }
+}
+
+const readAhead = new ReadAhead();
 
 globalThis.onmessage = (/** @type {MessageEvent<Message>} */ { data }) => receive(data);
 
@@ -40,7 +114,7 @@ async function boot({ id, method, params }) {
     report("pyodide", 0);
     const pyodide = await startPython(runtime, keep);
     report("inpage", 90);
-    Object.assign(globalThis, { pyodide, kernels }); // for the console
+    Object.assign(globalThis, { pyodide, kernels, readAhead }); // the last for Python, the others for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
     receive = (message) => dispatch(message, answer);
     report("ready", 100);
@@ -206,10 +280,15 @@ async function openSnapshot(runtime, { file_name, sha256 }, keep) {
 
 /** @param {Cache} cache @param {string} key @param {ArrayBuffer} unpacked @param {string} sha256 */
 async function keepSnapshot(cache, key, unpacked, sha256) {
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", unpacked));
-  if ([...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("") !== sha256) return;
+  if ((await hash(unpacked)) !== sha256) return;
   await cache.delete(key, { ignoreSearch: true }); // an earlier one
   await cache.put(key, new Response(unpacked));
+}
+
+/** SHA-256 in hexadecimal digits. @param {BufferSource} data */
+async function hash(data) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+  return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** The unpacked bytes of the snapshot; some servers' responses are unpacked on the way. @param {Response} response */
@@ -255,6 +334,7 @@ function dispatch(message, answer) {
 
 /** @param {Message} message */
 function post(message) {
+  readAhead.end(message);
   globalThis.postMessage(message, { transfer: [...buffers(message)] });
 }
 

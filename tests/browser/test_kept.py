@@ -61,3 +61,22 @@ def test_the_second_page_reads_only_what_was_kept(
         assert pages[0].run_python("await stored()") == {}
     finally:
         context.close()
+
+
+def test_a_page_does_not_trust_it_once_the_source_changed(
+    browser: Any, faulty: FaultyServer, pyodide_worker: Callable[[Any], PythonWorker], tmp_path: Path
+) -> None:
+    """Which shows while it is being read."""
+    context = browser.new_context()
+    try:
+        pages = [pyodide_worker(context.new_page()) for _ in range(2)]
+        for page in pages:
+            page.run_python(LOAD, NAME=NAME, host=f"{faulty.url}ok/")
+        first = pages[0].run_python("await load('q8')")
+        (tmp_path / SINGLE).write_bytes(checkpoint(2))
+        second = pages[1].run_python("await load('q8')")
+        assert second != first
+        assert pages[1].run_python("await load('q8')") == second
+        assert pages[1].run_python("await delete_cached(NAME); await load('q8')") == second
+    finally:
+        context.close()

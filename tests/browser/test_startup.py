@@ -211,3 +211,80 @@ def test_kernels_are_compiled_while_they_arrive(browser: Any, tmp_path: Path) ->
             (tmp_path / "site" / "runtime" / f"inpage-{variant}.wasm").unlink()
         with open_page(browser, url) as other:
             assert other.run(RUN) == [1, 5, 32]
+
+
+def spied_site(site: Path) -> None:
+    """Let the site's worker note, in `asked`, which entries of caches are asked for before and after Python runs."""
+    path = site / "inpage-worker.js"
+    spy = """
+        const match = Cache.prototype.match;
+        globalThis.asked = { before: [], after: [] };
+        Cache.prototype.match = function (key) {
+          asked[globalThis.pyodide ? "after" : "before"].push(key);
+          return match.call(this, key);
+        };
+    """
+    replace(path, spy.encode() + path.read_bytes())
+
+
+def spied_visit(context: Any, url: str) -> tuple[set[str], set[str]]:
+    """Entries of the store that a visit reads before Python is there, and after, by file and part."""
+    page = context.new_page()
+    page.goto(url + BLANK)
+    assert page.evaluate(LOAD) == [1, 5, 32]
+    page.wait_for_function("""async () => {
+        const keys = await (await caches.open("inpage")).keys();
+        return keys.some(({ url }) => url.includes("?inpage-ahead="));
+    }""")
+    asked = page.workers[0].evaluate("asked")
+    page.close()
+    before, after = (
+        {key.rsplit("/", 1)[1] for key in asked[when] if "?inpage=" in key} for when in ("before", "after")
+    )
+    return before, after
+
+
+READ = {f"{file}?inpage={part}" for file in ("config.json", "tokenizer.json", "model.safetensors")
+        for part in ("manifest", "0")}  # fmt: skip
+
+
+def test_the_next_visit_reads_the_store_while_python_starts(browser: Any, tmp_path: Path) -> None:
+    with serve_site(tmp_path / "site", MODEL) as url:
+        spied_site(tmp_path / "site")
+        context = browser.new_context()
+        before, after = spied_visit(context, url)
+        assert not before
+        assert {"config.json?inpage=manifest", "model.safetensors?inpage=manifest"} <= after
+        before, after = spied_visit(context, url)
+        assert before >= READ
+        assert not after & {key for key in READ if key.endswith("=0")}
+        context.close()
+
+
+DAMAGE = """async (how) => {
+    const cache = await caches.open("inpage");
+    for (const { url } of await cache.keys()) {
+        if (!url.endsWith("?inpage=0")) continue;
+        if (how === "deleted") await cache.delete(url);
+        else await cache.put(url, new Response((await (await cache.match(url)).arrayBuffer()).slice(0, -9)));
+    }
+}"""
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut"])
+def test_what_is_read_ahead_is_checked(browser: Any, tmp_path: Path, how: str) -> None:
+    """Entries that a visit is to read, and that are damaged by then, are fetched again."""
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
+        spied_site(tmp_path / "site")
+        context = browser.new_context()
+        spied_visit(context, url)
+        page = context.new_page()
+        page.goto(url + BLANK)
+        page.evaluate(DAMAGE, how)
+        Log.asked.clear()
+        spied_visit(context, url)
+        assert {"config.json", "model.safetensors"} <= {path.rsplit("/", 1)[1] for path in Log.asked}
+        Log.asked.clear()
+        spied_visit(context, url)
+        assert not [path for path in Log.asked if "/resolve/" in path]
+        context.close()

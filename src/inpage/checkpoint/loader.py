@@ -16,6 +16,7 @@ from ..errors import CheckpointError, OutOfMemoryError, StoreError
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
+from ..runtime import gather
 from ..tensor import Tensor
 from .bundles import BundleLoader
 from .conversion import row_major, whole
@@ -88,13 +89,13 @@ async def load_parameters(
 
 
 async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) -> LoadingInfo | None:
-    """Fill the model from what an earlier load kept; None if there is nothing, or if it turns out to be damaged."""
+    """Fill the model from what an earlier load kept; None if there is nothing, or if it is damaged or outdated."""
     if kept is None:
         return None
     restore = _skeleton(model)
     try:
-        await _fill(model, kept.source, kept.checkpoint, dtype, False)
-    except (CheckpointError, StoreError):  # damaged, or deleted while it was read
+        await gather(kept.source.check(), _fill(model, kept.source, kept.checkpoint, dtype, False))
+    except (CheckpointError, StoreError):  # outdated, damaged, or deleted while it was read
         restore()
         await kept.source.forget()
         return None

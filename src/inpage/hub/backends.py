@@ -148,12 +148,15 @@ class FileBackend:
 
 
 class CacheBackend:
-    """Entries of the browser's Cache Storage."""
+    """Entries of the browser's Cache Storage.
+
+    `ahead` is the worker's `ReadAhead`, which may have read an entry while Python started; it is told of all there are.
+    """
 
     title = "Cache Storage"
 
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
+    def __init__(self, cache: Any, ahead: Any = None) -> None:
+        self._cache, self._ahead = cache, ahead
 
     @classmethod
     async def open(cls, name: str) -> CacheBackend:
@@ -161,7 +164,7 @@ class CacheBackend:
         from pyodide.ffi import JsException  # pyright: ignore[reportMissingImports]
 
         try:
-            return cls(await js.caches.open(name))
+            return cls(await js.caches.open(name), getattr(js, "readAhead", None))
         except (JsException, AttributeError) as error:
             hint = "It needs https or localhost, and the visitor's permission."
             raise StoreError(f"Cache Storage cannot be used: {error}.", hint=hint) from error
@@ -169,26 +172,39 @@ class CacheBackend:
     async def get(self, url: str, part: str, start: int = 0, stop: int | None = None) -> Chunk | None:
         import js  # pyright: ignore[reportMissingImports]
 
-        response = await self._cache.match(url + _QUERY + part)
+        key = url + _QUERY + part
+        early = await self._ahead.take(key, start, stop) if self._ahead else None
+        if early:
+            return Chunk(early)
+        response = await self._cache.match(key)
         if not response:
             return None
         if start > 0 or stop is not None:
             blob = await response.blob()
             response = blob.slice(start, blob.size if stop is None else stop)
-        return Chunk(js.Uint8Array.new(await response.arrayBuffer()))
+        chunk = Chunk(js.Uint8Array.new(await response.arrayBuffer()))
+        self._note(key, start + chunk.nbytes)
+        return chunk
 
     async def put(self, url: str, part: str, chunks: Sequence[Chunk]) -> None:
         import js  # pyright: ignore[reportMissingImports]
         from pyodide.ffi import JsException, to_js  # pyright: ignore[reportMissingImports]
 
-        pieces = to_js([chunk.raw for chunk in chunks])
+        pieces, key = to_js([chunk.raw for chunk in chunks]), url + _QUERY + part
+        self._note(key, sum(chunk.nbytes for chunk in chunks))
         try:
-            await self._cache.put(url + _QUERY + part, js.Response.new(js.Blob.new(pieces)))
+            await self._cache.put(key, js.Response.new(js.Blob.new(pieces)))
         except JsException as error:
+            self._note(key, 0)
             raise StoreError(f"Cache Storage took no more of {url}: {error.message}.") from error
 
     async def delete(self, url: str, part: str) -> None:
+        self._note(url + _QUERY + part, 0)
         await self._cache.delete(url + _QUERY + part)
+
+    def _note(self, key: str, nbytes: int) -> None:
+        if self._ahead:
+            self._ahead.note(key, nbytes)
 
     async def manifests(self) -> list[bytes]:
         found = []

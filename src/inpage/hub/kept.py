@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from ..errors import FileNotFoundInRepositoryError, NetworkError
+from ..errors import FileNotFoundInRepositoryError, NetworkError, StoreError
 from ..runtime import gather
 from .backends import Backend, MemoryBackend
 from .chunk import Chunk
@@ -28,10 +28,24 @@ def kept_url(folder: str, key: str) -> str:
 
 
 class KeptFile:
-    """A complete file of the store; reads as a repository of this one file."""
+    """A complete file of the store; reads as a repository of this one file.
 
-    def __init__(self, backend: Backend, manifest: Manifest, store: Store, progress: Progress) -> None:
+    `known` is what the hosts of the files that it was made of have stated already, by URL.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        manifest: Manifest,
+        store: Store,
+        token: str,
+        progress: Progress,
+        *,
+        offline: bool,
+        known: Mapping[str, FileInfo],
+    ) -> None:
         self._backend, self._manifest, self._store, self._progress = backend, manifest, store, progress
+        self._token, self._offline, self._known = token, offline, known
 
     @property
     def file(self) -> str:
@@ -47,40 +61,39 @@ class KeptFile:
     def stream(self, filename: str, start: int = 0, stop: int | None = None) -> FileStream:
         return FileStream(self._chunks(start, stop))
 
+    async def check(self) -> None:
+        """Raise `StoreError` if the files that it was made of have changed. To be awaited before it is trusted.
+
+        Where their hosts cannot be asked, they count as the same.
+        """
+        if self._offline:
+            return
+        try:
+            same = await gather(*(self._is_same(url, old) for url, old in self._manifest.sources.items()))
+        except NetworkError:
+            return
+        if not all(same):
+            raise StoreError(f"What {self.file} of {self.name} was made of has changed.", hint="Load again.")
+
     async def forget(self) -> None:
         """Remove the file from the store."""
-        await self._store.remove(self._manifest)
+        self._progress.replace([self.file], {})
+        async with self._store.lock(self._manifest.url):
+            await self._store.remove(self._manifest)
+
+    async def _is_same(self, url: str, old: list[Any]) -> bool:
+        known = self._known
+        try:
+            now = Identity.of(known[url]) if url in known else await _identity(self._store, url, self._token)
+            return Identity(*old).matches(now) is True
+        except FileNotFoundInRepositoryError:
+            return False
 
     def _chunks(self, start: int, stop: int | None) -> AsyncGenerator[Chunk, None]:
         if stop is not None:
             return read_stored(self._backend, self._manifest, start, stop)
         report = self._progress.file(self.name, self.file, cached=True)
         return stored(self._backend, self._manifest, report, start)
-
-
-async def find(
-    store: Store, url: str, token: str, *, offline: bool, known: Mapping[str, FileInfo], progress: Progress
-) -> KeptFile | None:
-    """The file kept at `url`, if the files it was made of are still the same. One that is outdated is removed.
-
-    `known` is what their hosts have stated already, by URL.
-    """
-    found = await store.find_complete(url)
-    if not found:
-        return None
-    backend, manifest = found
-    kept = KeptFile(backend, manifest, store, progress)
-    if offline:
-        return kept
-    try:
-        same = await gather(*(_is_same(store, url, old, token, known) for url, old in manifest.sources.items()))
-    except NetworkError:
-        return kept
-    if all(same):
-        return kept
-    async with store.lock(url):
-        await store.remove(manifest)
-    return None
 
 
 async def write(store: Store, manifest: Manifest, size: int, pieces: Iterable[bytes]) -> bool:
@@ -114,11 +127,3 @@ async def identities(store: Store, urls: Iterable[str], token: str) -> Mapping[s
 async def _identity(store: Store, url: str, token: str) -> Identity:
     found = await store.find_complete(url)
     return Identity.of(found[1] if found else await look(url, token))
-
-
-async def _is_same(store: Store, url: str, old: list[Any], token: str, known: Mapping[str, FileInfo]) -> bool:
-    try:
-        now = Identity.of(known[url]) if url in known else await _identity(store, url, token)
-        return Identity(*old).matches(now) is True
-    except FileNotFoundInRepositoryError:
-        return False

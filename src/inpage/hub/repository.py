@@ -188,19 +188,20 @@ class Repository:
         return any([await store.find_complete(source.url) for source in self._sources(filename) if source.url])
 
     async def find_kept(self, key: str) -> KeptFile | None:
-        """What `keep` stored under the key, if the files it was made of are still the same as far as one can know."""
+        """What `keep` stored under the key. Its `check` tells whether the files that it was made of are the same."""
         folder = self._locations[0]
         if folder.on_disk:
             return None
-        url, offline = kept.kept_url(folder.base, key), bool(self._why_offline())
+        store = await open_store()
+        found = await store.find_complete(kept.kept_url(folder.base, key))
+        if not found:
+            return None
         sources = [source for known in self._known.values() for source in known]
         known = {source.url: source.info for source in sources if source.url and source.info}
-        found = await kept.find(
-            await open_store(), url, self._token, offline=offline, known=known, progress=self.progress
-        )
-        if found:
-            self._replace_expected(found.file, await found.size(found.file))
-        return found
+        offline = bool(self._why_offline())
+        kept_file = KeptFile(*found, store, self._token, self.progress, offline=offline, known=known)
+        self._replace_expected(kept_file.file, await kept_file.size(kept_file.file))
+        return kept_file
 
     async def keep(self, key: str, filename: str, made_of: Sequence[str], size: int, pieces: Iterable[bytes]) -> bool:
         """Store a file of `size` bytes that was made of files of this repository; whether that was possible.

@@ -30,8 +30,9 @@ let receive = (message) => {
 };
 
 /**
- * Reads what the first request is going to take from the store, while Python starts: what was there after the same request
- * on an earlier visit. It fetches nothing. Python takes the bytes in the place of the store's, once, with the same checks.
+ * Reads what the first request is going to take from the store, while Python starts: the entries that the same request had
+ * to do with on an earlier visit. It fetches nothing. Python takes the bytes in the place of the store's, once, with the
+ * same checks.
  */
 class ReadAhead {
   /** @type {number | undefined} */
@@ -39,9 +40,9 @@ class ReadAhead {
   #isOver = false;
   /** Where it is noted what the request reads. @type {Promise<{cache: Cache, key: string} | undefined>} */
   #notes = Promise.resolve(undefined);
-  /** Entries of the store that exist and have to do with the request, with their length. @type {Map<string, number>} */
+  /** Lengths of the store's entries that the request has to do with, 0 where there is none. @type {Map<string, number>} */
   #entries = new Map();
-  /** @type {Map<string, Promise<ArrayBuffer | undefined>>} */
+  /** What was read, empty where there is none. @type {Map<string, Promise<ArrayBuffer | undefined>>} */
   #early = new Map();
 
   /** @param {Message} request */
@@ -59,14 +60,14 @@ class ReadAhead {
     let left = AHEAD;
     for (const [url, size] of noted ? /** @type {[string, number][]} */ (await noted.json()) : []) {
       if ((left -= size) < 0) break;
-      const bytes = cache.match(url).then((found) => found?.arrayBuffer());
+      const bytes = cache.match(url).then((found) => found?.arrayBuffer() ?? new ArrayBuffer());
       this.#early.set(url, bytes.catch(() => undefined));
     }
     return { cache, key };
   }
 
   /**
-   * The bytes [start, stop) of an entry, if it was read ahead; once, up to its end.
+   * The bytes [start, stop) of an entry, if it was read ahead, none if it does not exist; once, up to its end.
    * @param {string} url @param {number} start @param {number} [stop]
    */
   async take(url, start, stop) {
@@ -77,15 +78,17 @@ class ReadAhead {
     return new Uint8Array(bytes, start, end - start);
   }
 
-  /** An entry of the store has `size` bytes now, none if it is deleted. @param {string} url @param {number} size */
+  /** An entry of the store has `size` bytes now, 0 if there is none. @param {string} url @param {number} size */
   note(url, size, isUnchanged = false) {
     if (this.#isOver) return;
     if (!isUnchanged) this.#early.delete(url);
-    if (size) this.#entries.set(url, Math.max(size, this.#entries.get(url) ?? 0));
-    else this.#entries.delete(url);
+    this.#entries.set(url, size && Math.max(size, this.#entries.get(url) ?? 0));
   }
 
-  /** The request may be answered: let go of what nobody took, and note what the next visit should read. @param {Message} answer */
+  /**
+   * If this answers the request: let go of what nobody took, and note what the next visit should read.
+   * @param {Message} answer
+   */
   end({ id, result }) {
     if (id === undefined || id !== this.#id || this.#isOver) return;
     this.#isOver = true;

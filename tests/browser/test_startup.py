@@ -227,11 +227,11 @@ def spied_site(site: Path) -> None:
     replace(path, spy.encode() + path.read_bytes())
 
 
-def spied_visit(context: Any, url: str) -> tuple[set[str], set[str]]:
+def spied_visit(context: Any, url: str, options: str = "{}") -> tuple[set[str], set[str]]:
     """Entries of the store that a visit reads before Python is there, and after, by file and part."""
     page = context.new_page()
     page.goto(url + BLANK)
-    assert page.evaluate(LOAD) == [1, 5, 32]
+    assert page.evaluate(LOAD.replace('base")', f'base", {options})')) == [1, 5, 32]
     page.wait_for_function("""async () => {
         const keys = await (await caches.open("inpage")).keys();
         return keys.some(({ url }) => url.includes("?inpage-ahead="));
@@ -258,6 +258,17 @@ def test_the_next_visit_reads_the_store_while_python_starts(browser: Any, tmp_pa
         before, after = spied_visit(context, url)
         assert before >= READ
         assert not after & {key for key in READ if key.endswith("=0")}
+        context.close()
+
+
+def test_what_the_store_lacks_is_known_as_early(browser: Any, tmp_path: Path) -> None:
+    """Weights that were quantised are not kept as they were before: only the host can be asked about these."""
+    with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
+        spied_site(tmp_path / "site")
+        context = browser.new_context()
+        spied_visit(context, url, "{ dtype: 'q8' }")
+        before, after = spied_visit(context, url, "{ dtype: 'q8' }")
+        assert "model.safetensors?inpage=manifest" in before - after
         context.close()
 
 

@@ -174,10 +174,11 @@ class CacheBackend:
 
         key = url + _QUERY + part
         early = await self._ahead.take(key, start, stop) if self._ahead else None
-        if early:
-            return Chunk(early)
+        if early is not None:
+            return Chunk(early) if early.byteLength else None
         response = await self._cache.match(key)
         if not response:
+            self._note(key, 0)
             return None
         if start > 0 or stop is not None:
             blob = await response.blob()

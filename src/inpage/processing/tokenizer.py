@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..checks import check_flags
 from ..errors import InputError, RemoteCodeError, UnsupportedError
-from ..runtime import Awaitable, gather, resolve
+from ..runtime import Awaitable, resolve
 from .backend import load_backend
 from .batch_encoding import BatchEncoding
 from .chat_template import ChatTemplates, load_jinja
@@ -84,7 +84,8 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
 
             hub_options = {name: options.pop(name) for name in _HUB_OPTIONS if name in options}
             source = Repository(source, **hub_options)
-        files, tokenizers = await gather(read_tokenizer_files(source), load_backend())
+        files = await read_tokenizer_files(source)
+        tokenizers = await load_backend()
         backend = build_backend(tokenizers, files)
         settings = merge_settings(files, backend, options)
         apply_options(tokenizers, backend, files, options)

@@ -7,11 +7,14 @@
 
 /** @typedef {{jsonrpc: "2.0", id?: number, method?: string, params?: any, result?: any, error?: object}} Message */
 /** @typedef {{head: Uint8Array, memory: number, table: Record<string, number>, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
+/** @typedef {{cache: Cache, request: string}} Notes  The store's cache, and the hash of the first request. */
 
 /** Name of the cache of what is unpacked of the runtime. */
 const KEPT = "inpage-runtime";
 /** Bytes that are read ahead at most. */
 const AHEAD = 64 << 20;
+/** Where the store's cache has what the last visit's first request took from it. */
+const NOTE = "/?inpage-ahead";
 
 /** @type {Message[]} */
 const waiting = [];
@@ -38,7 +41,7 @@ class ReadAhead {
   /** @type {number | undefined} */
   #id;
   #isOver = false;
-  /** Where it is noted what the request reads. @type {Promise<{cache: Cache, key: string} | undefined>} */
+  /** Where it is noted what the request reads, and under which hash. @type {Promise<Notes | undefined>} */
   #notes = Promise.resolve(undefined);
   /** Lengths of the store's entries that the request has to do with, 0 where there is none. @type {Map<string, number>} */
   #entries = new Map();
@@ -55,15 +58,15 @@ class ReadAhead {
   /** @param {any} params */
   async #start(params) {
     const cache = await caches.open(params.settings.cache_name);
-    const key = `${location.origin}/?inpage-ahead=${await hash(new TextEncoder().encode(JSON.stringify(params)))}`;
-    const noted = await cache.match(key);
+    const request = await hash(new TextEncoder().encode(JSON.stringify(params)));
+    const noted = await (await cache.match(NOTE))?.json();
     let left = AHEAD;
-    for (const [url, size] of noted ? /** @type {[string, number][]} */ (await noted.json()) : []) {
+    for (const [url, size] of noted?.request === request ? /** @type {[string, number][]} */ (noted.entries) : []) {
       if ((left -= size) < 0) break;
       const bytes = cache.match(url).then((found) => found?.arrayBuffer() ?? new ArrayBuffer());
       this.#early.set(url, bytes.catch(() => undefined));
     }
-    return { cache, key };
+    return { cache, request };
   }
 
   /**
@@ -93,9 +96,12 @@ class ReadAhead {
     if (id === undefined || id !== this.#id || this.#isOver) return;
     this.#isOver = true;
     this.#early.clear();
-    const noted = new Response(JSON.stringify([...this.#entries]));
+    const entries = [...this.#entries];
     this.#entries.clear();
-    if (result !== undefined) void this.#notes.then((notes) => notes?.cache.put(notes.key, noted)).catch(() => {});
+    if (result === undefined) return;
+    const note = (/** @type {Notes | undefined} */ notes) =>
+      notes?.cache.put(NOTE, new Response(JSON.stringify({ request: notes.request, entries })));
+    void this.#notes.then(note).catch(() => {});
   }
 }
 

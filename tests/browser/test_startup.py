@@ -234,7 +234,7 @@ def spied_visit(context: Any, url: str, options: str = "{}") -> tuple[set[str], 
     assert page.evaluate(LOAD.replace('base")', f'base", {options})')) == [1, 5, 32]
     page.wait_for_function("""async () => {
         const keys = await (await caches.open("inpage")).keys();
-        return keys.some(({ url }) => url.includes("?inpage-ahead="));
+        return keys.some(({ url }) => url.endsWith("?inpage-ahead"));
     }""")
     asked = page.workers[0].evaluate("asked")
     page.close()

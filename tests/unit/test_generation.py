@@ -591,6 +591,7 @@ def test_chunks_of_a_prompt_follow_the_time_they_take(
 
     monkeypatch.setattr(Session, "_run", timed)
     monkeypatch.setattr(sessions, "perf_counter", lambda: now)
+    monkeypatch.setattr(model, "prompt_chunk", 0)
     prompt = [[(7 * i) % 400 + 4 for i in range(299)]]
     with DynamicCache() as cache:
         steps = Session(model, cache, [0]).prefill(prompt, "logits")
@@ -602,7 +603,22 @@ def test_chunks_of_a_prompt_follow_the_time_they_take(
     np.testing.assert_allclose(found, model(input_ids=prompt).logits.tolist()[0][-1], atol=1e-4)
 
 
-def test_chunks_shrink_again_where_they_take_longer(model: Any) -> None:
+def test_the_next_prompt_begins_with_the_chunks_of_the_last(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    monkeypatch.setattr(model, "prompt_chunk", 64)
+    assert Session(model, None, [0])._chunk == 64
+    assert Session(model, None, [0, 0])._chunk == 32
+    assert Session(model, None, [0], chunk=7)._chunk == 7
+    monkeypatch.setattr(sessions, "perf_counter", lambda: 0.0)
+    with DynamicCache() as cache:
+        _result(Session(model, cache, [0]).prefill([[5] * 200], "logits"))
+    assert model.prompt_chunk == 128
+    with DynamicCache() as cache:
+        _result(Session(model, cache, [0], chunk=3).prefill([[5] * 20], "logits"))
+    assert model.prompt_chunk == 128
+
+
+def test_chunks_shrink_again_where_they_take_longer(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    monkeypatch.setattr(model, "prompt_chunk", 0)
     session = Session(model, None, [0])
     taken = [(16, 0.01), (32, 0.02), (64, 0.09), (32, 0.02), (64, 0.05), (8, 0.01), (64, 0.1), (32, 0.1), (16, 0.1)]
     assert [session._pace(*each) or session._chunk for each in taken] == [32, 64, 32, 64, 64, 64, 32, 16, 16]

@@ -39,6 +39,7 @@ class GenerationMixin:
     config: Any
     jit: Callable[..., Any]
     forward: Callable[..., Any]
+    prompt_chunk = 0  # tokens of a prompt that were computed at a time last; where the next prompt begins
     _generation_config: GenerationConfig | None = None
     _functions: dict[str, Callable[..., Any]] | None = None
 

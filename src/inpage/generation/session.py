@@ -74,7 +74,7 @@ class Session:
         if details or (whole and not chunk):
             chunk = sys.maxsize
         self._least, self._most = (chunk or max(1, size // len(padding)) for size in (CHUNK, LONGEST_CHUNK))
-        self._chunk = self._least
+        self._chunk = min(max(model.prompt_chunk // len(padding), self._least), self._most)
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
         """What is wanted after prompts of one length; yields between two chunks of them."""
@@ -137,11 +137,14 @@ class Session:
         return count if self._chunk == sys.maxsize else min(self._chunk, 1 << count.bit_length() - 1)
 
     def _pace(self, size: int, seconds: float) -> None:
-        """Choose the size of the chunks that follow one that took so long."""
+        """Choose the size of the chunks that follow one that took so long, in this prompt and in the next."""
+        if self._least == self._most:  # as the caller wants it
+            return
         if size == self._chunk and 2 * seconds < CHUNK_SECONDS:
             self._chunk = min(2 * size, self._most)
         elif seconds > CHUNK_SECONDS:
             self._chunk = max(self._chunk // 2, self._least)
+        self.model.prompt_chunk = self._chunk * len(self.padding)
 
     def _draw(self, count: int) -> list[float]:
         assert self.random is not None

@@ -391,7 +391,8 @@ def compile_tokenizers(folder: Path) -> bytes:
     """The extension module, linked as an Emscripten side module. `folder` is scratch space (about 1 GB)."""
     cargo, rustc, library = rust()
     with tokenizers_sdist() as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python knows none
+        archive.extractall(folder)
     source = folder / f"tokenizers-{TOKENIZERS.version}"
     # A repository around the cache would make git skip every file.
     run("git", "apply", RUNTIME / "tokenizers.patch", cwd=source, env={"GIT_CEILING_DIRECTORIES": str(folder)})

@@ -172,6 +172,12 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
+def unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Extract an archive, with the checks of its members that this Python has: Debian 12's has none."""
+    archive.extraction_filter = getattr(tarfile, "data_filter", None)
+    archive.extractall(folder)
+
+
 @contextmanager
 def reported(what: str) -> Iterator[None]:
     """Say what is being built and how long it took."""
@@ -391,8 +397,7 @@ def compile_tokenizers(folder: Path) -> bytes:
     """The extension module, linked as an Emscripten side module. `folder` is scratch space (about 1 GB)."""
     cargo, rustc, library = rust()
     with tokenizers_sdist() as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python knows none
-        archive.extractall(folder)
+        unpack(archive, folder)
     source = folder / f"tokenizers-{TOKENIZERS.version}"
     # A repository around the cache would make git skip every file.
     run("git", "apply", RUNTIME / "tokenizers.patch", cwd=source, env={"GIT_CEILING_DIRECTORIES": str(folder)})

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import re
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -114,6 +115,19 @@ def test_making_the_snapshot_elsewhere_gives_the_same_bytes(runtime: dict[str, b
     table = build_wheels.run("node", build_wheels.RUNTIME / "snapshot.mjs", folder, tmp_path / "snapshot")
     assert (tmp_path / "snapshot").read_bytes() == made.data
     assert json.loads(table) == made.table
+
+
+def test_unpacking_with_a_python_that_knows_no_filters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Debian 12's 3.11.2."""
+    extract = tarfile.TarFile.extractall
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda archive, path: extract(archive, path))
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    (tmp_path / "file").write_text("text")
+    with tarfile.open(tmp_path / "archive.tar", "w") as archive:
+        archive.add(tmp_path / "file", "package/file")
+    with tarfile.open(tmp_path / "archive.tar") as archive:
+        build_wheels.unpack(archive, tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "package" / "file").read_text() == "text"
 
 
 def test_packing_a_snapshot_loses_nothing() -> None:

@@ -286,6 +286,20 @@ def test_padding_stays_within_the_positions_of_the_model(classify: Any, monkeypa
     assert classify.inputs(rows)["input_ids"].shape == (2, 61)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    "texts", [TEXTS, [(text, "Why?") for text in TEXTS], TEXTS[:1] * 3], ids=["texts", "pairs", "one"]
+)
+def test_rows_are_padded_as_the_tokenizer_pads(
+    extract: Any, monkeypatch: pytest.MonkeyPatch, side: str, texts: list[Any]
+) -> None:
+    monkeypatch.setattr(extract.tokenizer, "padding_side", side)
+    found = extract.inputs(extract.rows(extract.tokenize(texts, options=extract.options())))
+    length = found["input_ids"].shape[1]
+    expected = extract.tokenizer(texts, padding="max_length", max_length=length, truncation=True)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == dict(expected)
+
+
 def test_special_tokens_can_be_left_out(extract: Any) -> None:
     assert extract("the dog").shape[1] == extract("the dog", add_special_tokens=False).shape[1] + 2
     with pytest.raises(InputError, match="token"):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from itertools import islice
+from itertools import chain, islice
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,6 +27,7 @@ TRUNCATIONS = ("longest_first", "only_first", "only_second")
 # Arguments of models that tokenizers give, and what they are in an encoding of the tokenizers package. Masks of rows
 # that are not padded need not be asked for.
 _COLUMNS = {"input_ids": "ids", "attention_mask": "", "token_type_ids": "type_ids"}
+_ONE = pack("i", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,16 +216,22 @@ class Pipeline(ABC, Awaitable):
 
     def _padded(self, name: str, rows: list[Row], length: int) -> bytes:
         """One of the model's inputs for `rows`, each padded to `length` int32 numbers."""
-        column, filler = _COLUMNS[name], [self._filler(name)]
-        left = self.tokenizer.padding_side == "left"
-        values: list[int] = []
-        for _, count, encoding in rows:
-            if left and count < length:
-                values += filler * (length - count)
-            values += getattr(encoding, column) if column else [1] * count
-            if not left and count < length:
-                values += filler * (length - count)
-        return pack(f"{len(values)}i", *values)
+        column, counts = _COLUMNS[name], [row.length for row in rows]
+        if column:
+            numbers = chain.from_iterable([getattr(row.encoding, column) for row in rows])
+            data = pack(f"{sum(counts)}i", *numbers)
+        else:
+            data = _ONE * sum(counts)
+        if min(counts) == length:
+            return data
+        filler, left = pack("i", self._filler(name)), self.tokenizer.padding_side == "left"
+        parts: list[bytes] = []
+        end = 0
+        for count in counts:
+            start, end = end, end + 4 * count
+            padding = filler * (length - count)
+            parts += (padding, data[start:end]) if left else (data[start:end], padding)
+        return b"".join(parts)
 
     def unpadded(self, values: Tensor, row: Row) -> Tensor:
         """Values [length of the batch, ...] of a row without those of its padding."""

@@ -315,8 +315,6 @@ def _output(tensor: Tensor, outputs: list[Slot], used: list[int]) -> Any:
 
 def _map(structure: Any, function: Callable[[Any], Any], of: type = Tensor) -> Any:
     """`structure` with every `of` replaced; dicts, lists and tuples keep their types."""
-    if structure is None:
-        return None
     if isinstance(structure, of):
         return function(structure)
     if isinstance(structure, dict):

@@ -40,43 +40,38 @@ def faulty(tmp_path: Path) -> Iterator[FaultyServer]:
         yield server
 
 
-def test_the_second_page_reads_only_what_was_kept(
+@pytest.fixture
+def pages(
     browser: Any, faulty: FaultyServer, pyodide_worker: Callable[[Any], PythonWorker]
-) -> None:
+) -> Iterator[list[PythonWorker]]:
+    """Two of one visitor."""
     context = browser.new_context()
-    try:
-        pages = [pyodide_worker(context.new_page()) for _ in range(2)]
-        for page in pages:
-            page.run_python(LOAD, NAME=NAME, host=f"{faulty.url}ok/")
-        first = [pages[0].run_python("await load(dtype)", dtype=dtype) for dtype in ("q4", "q8")]
-        files = pages[0].run_python("await stored()")
-        assert [name[:8] for name in sorted(files)] == ["model.q4", "model.q8"]
-        whole = len(checkpoint(1))
-        assert all(size < 0.4 * whole for size in files.values())
-        count = len(faulty.downloads(SINGLE))
-        assert [pages[1].run_python("await load(dtype)", dtype=dtype) for dtype in ("q4", "q8")] == first
-        assert pages[1].run_python("await load('q4', local_files_only=True)") == first[0]
-        assert len(faulty.downloads(SINGLE)) == count
-        pages[1].run_python("await delete_cached(NAME)")
-        assert pages[0].run_python("await stored()") == {}
-    finally:
-        context.close()
+    pages = [pyodide_worker(context.new_page()) for _ in range(2)]
+    for page in pages:
+        page.run_python(LOAD, NAME=NAME, host=f"{faulty.url}ok/")
+    yield pages
+    context.close()
 
 
-def test_a_page_does_not_trust_it_once_the_source_changed(
-    browser: Any, faulty: FaultyServer, pyodide_worker: Callable[[Any], PythonWorker], tmp_path: Path
-) -> None:
+def test_the_second_page_reads_only_what_was_kept(pages: list[PythonWorker], faulty: FaultyServer) -> None:
+    first = [pages[0].run_python("await load(dtype)", dtype=dtype) for dtype in ("q4", "q8")]
+    files = pages[0].run_python("await stored()")
+    assert [name[:8] for name in sorted(files)] == ["model.q4", "model.q8"]
+    whole = len(checkpoint(1))
+    assert all(size < 0.4 * whole for size in files.values())
+    count = len(faulty.downloads(SINGLE))
+    assert [pages[1].run_python("await load(dtype)", dtype=dtype) for dtype in ("q4", "q8")] == first
+    assert pages[1].run_python("await load('q4', local_files_only=True)") == first[0]
+    assert len(faulty.downloads(SINGLE)) == count
+    pages[1].run_python("await delete_cached(NAME)")
+    assert pages[0].run_python("await stored()") == {}
+
+
+def test_a_page_does_not_trust_it_once_the_source_changed(pages: list[PythonWorker], tmp_path: Path) -> None:
     """Which shows while it is being read."""
-    context = browser.new_context()
-    try:
-        pages = [pyodide_worker(context.new_page()) for _ in range(2)]
-        for page in pages:
-            page.run_python(LOAD, NAME=NAME, host=f"{faulty.url}ok/")
-        first = pages[0].run_python("await load('q8')")
-        (tmp_path / SINGLE).write_bytes(checkpoint(2))
-        second = pages[1].run_python("await load('q8')")
-        assert second != first
-        assert pages[1].run_python("await load('q8')") == second
-        assert pages[1].run_python("await delete_cached(NAME); await load('q8')") == second
-    finally:
-        context.close()
+    first = pages[0].run_python("await load('q8')")
+    (tmp_path / SINGLE).write_bytes(checkpoint(2))
+    second = pages[1].run_python("await load('q8')")
+    assert second != first
+    assert pages[1].run_python("await load('q8')") == second
+    assert pages[1].run_python("await delete_cached(NAME); await load('q8')") == second

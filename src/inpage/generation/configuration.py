@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from ..checks import check_flags
 from ..errors import ConfigError, InputError, UnsupportedError
 from ..runtime import Awaitable, resolve
 from .logits_process import token_list
@@ -273,7 +274,7 @@ def _unsupported(name: str, value: Any) -> UnsupportedError:
 def _check(name: str, value: Any) -> None:
     """Raise InputError for a value that the option cannot have."""
     if name in _BOOLEANS:
-        _require(name, value, isinstance(value, bool), "True or False")
+        check_flags(**{name: value})
     elif name in _COUNTS:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= _COUNTS[name]
         _require(name, value, fits, f"a whole number of at least {_COUNTS[name]}")

@@ -68,8 +68,7 @@ class GenerationMixin:
 
     def next_token(self, **arguments: Any) -> Any:
         """`session.next_token` over this model, recorded once for each signature."""
-        function = (self._functions or {}).get("next_token")
-        return (function or self.function("next_token", partial(next_token, self.forward)))(**arguments)
+        return self.function("next_token", partial(next_token, self.forward))(**arguments)
 
     def generate(self, inputs: Any = None, generation_config: GenerationConfig | None = None, **options: Any) -> Any:
         """Continue sequences: int32 tokens [batch * num_return_sequences, length], prompts included.

@@ -538,8 +538,8 @@ def snapshot(files: Mapping[str, bytes]) -> bytes:
             with reported("snapshot"), tempfile.TemporaryDirectory(dir=BUILD) as folder:
                 for name, data in files.items():
                     Path(folder, name).write_bytes(data)
-                table = json.loads(run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot"))
-                made = Snapshot(Path(folder, "snapshot").read_bytes(), table, installed_files(files))
+                functions = json.loads(run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot"))
+                made = Snapshot(Path(folder, "snapshot").read_bytes(), functions, installed_files(files))
                 write(path, gzip.compress(pack_snapshot(made), 9, mtime=0))
             stamp.write_text(key)
     return path.read_bytes()
@@ -558,10 +558,12 @@ def installed_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 class Snapshot(NamedTuple):
-    """Pyodide's memory, behind a head that states its own length; its exports' places in the function table; files."""
+    """Pyodide's memory, behind a head that states its own length; what its table of functions has, as `snapshot.mjs`
+    tells; files.
+    """
 
     data: bytes
-    table: Mapping[str, int]
+    functions: Mapping[str, Any]
     files: Mapping[str, bytes]
 
     @property
@@ -583,7 +585,7 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
             runs[-1][1] += len(block)
         else:
             runs.append([start, len(block)])
-    contents = {"head": head, "memory": len(memory), "runs": runs, "table": snapshot.table}
+    contents = {"head": head, "memory": len(memory), "runs": runs, "functions": snapshot.functions}
     header = json.dumps({**contents, "files": [[path, len(data)] for path, data in files.items()]}).encode()
     parts = [snapshot.data[:head], *(memory[start : start + length] for start, length in runs), *files.values()]
     return len(header).to_bytes(4, "little") + header + b"".join(parts)
@@ -597,15 +599,17 @@ def unpack_snapshot(packed: bytes) -> Snapshot:
     for offset, length in contents["runs"]:
         memory[offset : offset + length] = body.read(length)
     files = {path: body.read(length) for path, length in contents["files"]}
-    return Snapshot(bytes(head + memory), contents["table"], files)
+    return Snapshot(bytes(head + memory), contents["functions"], files)
 
 
 def list_snapshot(lock: bytes, snapshot: bytes) -> bytes:
-    """The lock file with an entry for the snapshot: name, sha256 of the unpacked bytes, and size of their head."""
+    """The lock file with an entry for the snapshot: its name, the sha256 of the unpacked bytes, and what is needed before
+    it is there: the size of its head, and the table of functions.
+    """
     packed = gzip.decompress(snapshot)
-    digest, head = hashlib.sha256(packed).hexdigest(), unpack_snapshot(packed).head
-    entry = {"file_name": SNAPSHOT, "sha256": digest, "head": head}
-    return json.dumps({**json.loads(lock), "snapshot": entry}, indent=1, sort_keys=True).encode()
+    made, digest = unpack_snapshot(packed), hashlib.sha256(packed).hexdigest()
+    entry = {"file_name": SNAPSHOT, "sha256": digest, "head": made.head, "functions": made.functions}
+    return json.dumps({**json.loads(lock), "snapshot": entry}, sort_keys=True).encode()
 
 
 def build(target: str, dist: Path = DIST) -> None:

@@ -235,12 +235,17 @@ class Connection {
       const hint = "Serve worker/inpage-worker.js, and set env.workerURL to its URL.";
       this.end(failure("worker", `The worker ${url} stopped: ${event.message || "it could not be loaded"}.`, hint));
     };
-    const boot = { runtimeURL: absoluteURL(env.runtimeURL), keep: env.useBrowserCache };
+    const boot = { runtimeURL: absoluteURL(env.runtimeURL) };
     const progress = (/** @type {ProgressEvent} */ event) => {
       for (const waiter of this.#waiting.values()) if (waiter.progress !== progress) waiter.progress?.(event);
     };
     for (const start of [this.request("boot", boot, { progress }), this.request("hello", { protocol: PROTOCOL })]) {
       start.catch((error) => this.end(error));
+    }
+    for (const [name, part] of Object.entries(runtimeParts(boot.runtimeURL, env.useBrowserCache))) {
+      const post = (/** @type {object} */ params, /** @type {Transferable[]} */ transfer = []) =>
+        this.#worker.postMessage({ jsonrpc: "2.0", method: "part", params: { name, ...params } }, transfer);
+      part.then((value) => post({ value }, value instanceof ArrayBuffer ? [value] : []), (error) => post({ error: String(error) }));
     }
   }
 
@@ -333,6 +338,64 @@ function disposeOf(value) {
 function sameOrigin(url) {
   if (new URL(url).origin === location.origin) return url;
   return URL.createObjectURL(new Blob([`import ${JSON.stringify(url)};`], { type: "text/javascript" }));
+}
+
+// What the page gets of the runtime while the worker starts
+
+/** Name of the cache of what is unpacked of the runtime. */
+const KEPT = "inpage-runtime";
+
+/**
+ * The lock file, Pyodide's program, and the unpacked snapshot that the lock file lists, if it does.
+ * @param {string} runtime
+ * @param {boolean} keep  Whether the snapshot may be kept, unpacked, in the browser's storage.
+ */
+function runtimeParts(runtime, keep) {
+  const lock = get(new URL("pyodide-lock.json", runtime)).then((response) => response.json());
+  const snapshot = lock.then(({ snapshot }) => snapshot && openSnapshot(new URL(snapshot.file_name, runtime).href, snapshot.sha256, keep));
+  // By streaming, so that the browser keeps machine code for the next visit.
+  return { lock, program: WebAssembly.compileStreaming(get(new URL("pyodide.asm.wasm", runtime))), snapshot };
+}
+
+/** @param {string | URL} url */
+async function get(url) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
+  return response;
+}
+
+/**
+ * The snapshot as an earlier visit unpacked it or as it lies beside the lock file.
+ * @param {string} url
+ * @param {string} sha256  Of the unpacked file.
+ * @param {boolean} keep
+ */
+async function openSnapshot(url, sha256, keep) {
+  const cache = keep ? await globalThis.caches?.open(KEPT).catch(() => undefined) : undefined;
+  const kept = await cache?.match(`${url}?${sha256}`);
+  if (kept) return (await kept.blob()).arrayBuffer(); // of a blob: twice as fast
+  const unpacked = await unpack(await get(url));
+  if (cache) void keepSnapshot(cache, `${url}?${sha256}`, unpacked.slice(0), sha256).catch(() => {}); // it costs the next visit time
+  return unpacked;
+}
+
+/** @param {Cache} cache @param {string} key @param {ArrayBuffer} unpacked @param {string} sha256 */
+async function keepSnapshot(cache, key, unpacked, sha256) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", unpacked));
+  if ([...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("") !== sha256) return;
+  await cache.delete(key, { ignoreSearch: true }); // an earlier one
+  await cache.put(key, new Response(unpacked));
+}
+
+/** The unpacked bytes of the snapshot; some servers' responses are unpacked on the way. @param {Response} response */
+async function unpack(response) {
+  const [body, copy] = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).tee();
+  const reader = copy.getReader();
+  const { value: start } = await reader.read();
+  void reader.cancel();
+  const packed = start?.[0] === 0x1f && start[1] === 0x8b;
+  const bytes = packed ? body.pipeThrough(new DecompressionStream("gzip")) : body;
+  return new Response(bytes).arrayBuffer();
 }
 
 /** @type {Connection | undefined} */

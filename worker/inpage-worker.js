@@ -1,16 +1,16 @@
 /**
  * Entry of the Web Worker: starts Pyodide with the inpage wheel and passes messages to `inpage.worker`.
  *
- * The first message is the request `boot {runtimeURL, keep}`, answered when Python listens; what arrives meanwhile waits. Two
- * methods are answered here, all others in Python: `boot`, and `requests`, which lists what this worker has fetched.
+ * The first message is the request `boot {runtimeURL}`, answered when Python listens; what arrives meanwhile waits. Three
+ * methods are answered here, all others in Python: `boot`, its notifications `part {name, value, error}`, by which the page
+ * sends the parts of the runtime that it has got ready meanwhile, and `requests`, which lists what this worker has fetched.
  */
 
 /** @typedef {{jsonrpc: "2.0", id?: number, method?: string, params?: any, result?: any, error?: object}} Message */
-/** @typedef {{head: Uint8Array, memory: number, table: Record<string, number>, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
+/** @typedef {{exported: number[], imported: Record<string, number>, wrappers: string}} Functions  See src/runtime/snapshot.mjs. */
+/** @typedef {{head: Uint8Array, memory: number, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
 /** @typedef {{cache: Cache, request: string}} Notes  The store's cache, and the hash of the first request. */
 
-/** Name of the cache of what is unpacked of the runtime. */
-const KEPT = "inpage-runtime";
 /** Bytes that are read ahead at most. */
 const AHEAD = 64 << 20;
 /** Where the store's cache has what the last visit's first request took from it. */
@@ -57,6 +57,7 @@ class ReadAhead {
 
   /** @param {any} params */
   async #start(params) {
+    await parts.snapshot.promise.catch(() => {}); // Python comes first
     const cache = await caches.open(params.settings.cache_name);
     const request = await hash(new TextEncoder().encode(JSON.stringify(params)));
     const noted = await (await cache.match(NOTE))?.json();
@@ -107,7 +108,21 @@ class ReadAhead {
 
 const readAhead = new ReadAhead();
 
-globalThis.onmessage = (/** @type {MessageEvent<Message>} */ { data }) => receive(data);
+/** What the page gets ready: the lock file, Pyodide's program, and the snapshot, if the lock file lists one. */
+const parts = {
+  lock: /** @type {PromiseWithResolvers<any>} */ (Promise.withResolvers()),
+  program: /** @type {PromiseWithResolvers<WebAssembly.Module>} */ (Promise.withResolvers()),
+  snapshot: /** @type {PromiseWithResolvers<ArrayBuffer>} */ (Promise.withResolvers()),
+};
+for (const { promise } of Object.values(parts)) promise.catch(() => {}); // seen where it is awaited
+
+globalThis.onmessage = (/** @type {MessageEvent<Message>} */ { data }) => {
+  if (data.method !== "part") return receive(data);
+  const { name, value, error } = data.params;
+  const part = parts[/** @type {keyof typeof parts} */ (name)];
+  if (error) part.reject(new Error(error));
+  else part.resolve(value);
+};
 
 new PerformanceObserver((list) => {
   for (const { name } of list.getEntries()) fetched.add(name);
@@ -115,13 +130,13 @@ new PerformanceObserver((list) => {
 
 /** @param {Message} message */
 async function boot({ id, method, params }) {
-  const { runtimeURL: runtime, keep } = params ?? {};
+  const { runtimeURL: runtime } = params ?? {};
   const report = (/** @type {string} */ name, /** @type {number} */ progress) =>
     post({ jsonrpc: "2.0", method: "progress", params: { id, event: { status: "boot", name, progress } } });
   try {
     if (method !== "boot" || !runtime) throw new Error("the first message must be boot {runtimeURL}");
     report("pyodide", 0);
-    const pyodide = await startPython(runtime, keep);
+    const pyodide = await startPython(runtime);
     report("inpage", 90);
     Object.assign(globalThis, { pyodide, kernels, readAhead }); // the last for Python, the others for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
@@ -140,23 +155,20 @@ async function boot({ id, method, params }) {
  * Pyodide with inpage, from the snapshot beside it where there is one that fits, else the plain way, which takes ten
  * times as long.
  * @param {string} runtime
- * @param {boolean} keep  Whether the snapshot may be kept, unpacked, in the browser's storage.
  */
-async function startPython(runtime, keep) {
+async function startPython(runtime) {
   compileKernels(runtime);
-  const lock = fetchLock(runtime);
   const load = (/** @type {string} */ name) => import(/* webpackIgnore: true */ new URL(name, runtime).href);
   const script = load("pyodide.asm.mjs");
-  const snapshot = lock.then(({ snapshot }) => snapshot && openSnapshot(runtime, snapshot, keep));
-  for (const early of [lock, script, snapshot]) early.catch(() => {}); // seen below
+  script.catch(() => {}); // seen below
   const { loadPyodide } = await load("pyodide.mjs");
-  const options = { indexURL: runtime, packageBaseUrl: runtime, lockFileContents: lock };
-  const { snapshot: listed } = await lock;
+  const options = { indexURL: runtime, packageBaseUrl: runtime, lockFileContents: parts.lock.promise };
+  const { snapshot: listed } = await parts.lock.promise;
   try {
-    if (listed) return await wake(loadPyodide, options, { script, snapshot, head: listed.head });
+    if (listed) return await wake(loadPyodide, options, script, listed);
   } catch (error) {
     console.warn(`inpage starts without its snapshot: ${reason(error)}`);
-    await globalThis.caches?.delete(KEPT).catch(() => {}); // a kept one may be damaged
+    await globalThis.caches?.delete("inpage-runtime").catch(() => {}); // a kept one may be damaged
   }
   const pyodide = await loadPyodide(options);
   await pyodide.loadPackage("inpage", { messageCallback: () => {} });
@@ -176,28 +188,28 @@ function compileKernels(runtime) {
   }
 }
 
-/** @param {string} runtime */
-async function fetchLock(runtime) {
-  const response = await fetch(new URL("pyodide-lock.json", runtime));
-  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
-  return response.json();
-}
-
 /**
  * Pyodide with the memory and the files of a snapshot. It refuses one of another build of it, and Python one of other
  * wheels than those of the lock file.
  * @param {(options: object) => Promise<any>} loadPyodide
  * @param {object} options
- * @param {{script: Promise<any>, snapshot: Promise<Snapshot>, head: number}} parts
+ * @param {Promise<any>} script
+ * @param {{head: number, functions: Functions}} listed
  */
-async function wake(loadPyodide, options, { script, snapshot, head }) {
+async function wake(loadPyodide, options, script, listed) {
   // Pyodide starts WebAssembly once it has the snapshot. It gets the head, which it checks, filled while that starts,
   // and finds the memory already there.
-  const checked = new Uint8Array(head);
+  const checked = new Uint8Array(listed.head);
   const createPyodideModule = async (/** @type {{instantiateWasm: Function}} */ settings) => {
     const { default: createModule } = await script;
-    if (!tablesKeepIdentity()) placeExports(settings, snapshot);
-    const [module, { head, memory, runs, files }] = await Promise.all([createModule(settings), snapshot]);
+    const module = await new Promise((resolve, reject) => {
+      settings.instantiateWasm = (/** @type {any} */ imports, /** @type {Function} */ receive) => {
+        instantiate(imports, listed.functions).then(({ instance, program }) => receive(instance, program), reject);
+        return {};
+      };
+      createModule(settings).then(resolve, reject);
+    });
+    const { head, memory, runs, files } = unpack(await parts.snapshot.promise);
     checked.set(head);
     module._emscripten_resize_heap(memory);
     const trampoline = trampolineOf(module).slice();
@@ -206,38 +218,54 @@ async function wake(loadPyodide, options, { script, snapshot, head }) {
     install(module.FS, files);
     return module;
   };
-  const pyodide = await loadPyodide({ ...options, _loadSnapshot: checked, createPyodideModule });
+  // Pyodide takes this as a sign not to fetch the program, which the page does.
+  const sign = Object.assign(globalThis, { WasmOffsetConverter: null });
+  const starting = loadPyodide({ ...options, _loadSnapshot: checked, createPyodideModule });
+  const pyodide = await starting.finally(() => Reflect.deleteProperty(sign, "WasmOffsetConverter"));
   const { inpage, ...others } = pyodide.lockfile.packages;
   const wheels = [inpage, ...inpage.depends.map((/** @type {string} */ name) => others[name])];
   if (pyodide.pyimport("inpage.snapshot").resume(wheels.map(({ sha256 }) => sha256).join(" "))) return pyodide;
   throw new Error("it is of other wheels");
 }
 
-/** Whether a function is the same object in a table as among its module's exports, as it should be, and is not in WebKit. */
-function tablesKeepIdentity() {
-  // (module (func (export "f")) (table (export "t") 1 funcref) (elem (i32.const 0) 0))
-  const code =
-    "\0asm\x01\0\0\0" + "\x01\x04\x01\x60\0\0" + "\x03\x02\x01\0" + "\x04\x04\x01\x70\0\x01" +
-    "\x07\x09\x02\x01t\x01\0\x01f\0\0" + "\x09\x07\x01\0\x41\0\x0b\x01\0" + "\x0a\x04\x01\x02\0\x0b";
-  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(Uint8Array.from(code, (c) => c.charCodeAt(0))));
-  return /** @type {WebAssembly.Table} */ (exports.t).get(0) === exports.f;
+/**
+ * Start Pyodide's WebAssembly, with the two functions that Pyodide itself adds to the imports.
+ * @param {any} imports
+ * @param {Functions} functions
+ */
+async function instantiate(imports, functions) {
+  const error = Symbol("error");
+  imports.env.Jsv_GetError_import = () => error;
+  imports.env.JsvError_Check = (/** @type {unknown} */ value) => value === error;
+  const program = await parts.program.promise;
+  const instance = await WebAssembly.instantiate(program, imports);
+  fillTable(instance, imports, functions);
+  return { instance, program };
 }
 
 /**
- * Put Pyodide's exports into the function table, where the snapshot has them. Pyodide, which would not find them there,
- * would give them and all that follow other places than the snapshot's memory refers to.
- * @param {{instantiateWasm: Function}} settings
- * @param {Promise<Snapshot>} snapshot
+ * Fill Pyodide's table of functions as it was when the snapshot was made, whose memory refers to places in it. Pyodide
+ * finds all addresses given and leaves it as it is: it would go through thousands of functions one by one and, in WebKit,
+ * where a function of a table is not the same object as among the exports, give them other places.
+ * @param {WebAssembly.Instance} instance
+ * @param {any} imports
+ * @param {Functions} functions
  */
-function placeExports(settings, snapshot) {
-  const { instantiateWasm } = settings;
-  settings.instantiateWasm = (/** @type {object} */ imports, /** @type {Function} */ receive) =>
-    instantiateWasm(imports, async (/** @type {{exports: any}} */ instance, /** @type {WebAssembly.Module} */ module) => {
-      const { table } = await snapshot;
-      const { __indirect_function_table: functions, ...exports } = instance.exports;
-      for (const [name, index] of Object.entries(table)) functions.set(index, exports[name]);
-      receive(instance, module);
-    });
+function fillTable({ exports }, imports, { exported, imported, wrappers }) {
+  const table = /** @type {WebAssembly.Table} */ (exports.__indirect_function_table);
+  const addresses = imports["GOT.func"];
+  const start = table.length;
+  table.grow(Math.max(...exported, ...Object.values(imported)) + 1 - start);
+  const functions = Object.entries(exports).filter(([, value]) => typeof value === "function");
+  for (const [at, [name, value]] of functions.entries()) {
+    const index = exported[at];
+    if (index < 0) continue;
+    addresses[name].value = index;
+    if (index >= start) table.set(index, value);
+  }
+  for (const [name, index] of Object.entries(imported)) addresses[name].value = index;
+  const module = new WebAssembly.Module(Uint8Array.from(atob(wrappers), (c) => c.charCodeAt(0)));
+  new WebAssembly.Instance(module, { env: { ...imports.env, __indirect_function_table: table } });
 }
 
 /**
@@ -269,63 +297,26 @@ function install(FS, files) {
   }
 }
 
-/**
- * The parts of the snapshot that the lock file lists, as an earlier visit unpacked it or as it lies beside it.
- * @param {string} runtime
- * @param {{file_name: string, sha256: string}} listed  The hash is that of the unpacked file.
- * @param {boolean} keep
- */
-async function openSnapshot(runtime, { file_name, sha256 }, keep) {
-  const url = new URL(file_name, runtime).href;
-  const cache = keep ? await globalThis.caches?.open(KEPT).catch(() => undefined) : undefined;
-  const kept = await cache?.match(`${url}?${sha256}`);
-  if (kept) return parts(await (await kept.blob()).arrayBuffer()); // of a blob: twice as fast
-  const response = await fetch(url);
-  if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
-  const unpacked = await unpack(response);
-  if (cache) void keepSnapshot(cache, `${url}?${sha256}`, unpacked, sha256).catch(() => {}); // it costs the next visit time
-  return parts(unpacked);
-}
-
-/** @param {Cache} cache @param {string} key @param {ArrayBuffer} unpacked @param {string} sha256 */
-async function keepSnapshot(cache, key, unpacked, sha256) {
-  if ((await hash(unpacked)) !== sha256) return;
-  await cache.delete(key, { ignoreSearch: true }); // an earlier one
-  await cache.put(key, new Response(unpacked));
-}
-
 /** SHA-256 in hexadecimal digits. @param {BufferSource} data */
 async function hash(data) {
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
   return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The unpacked bytes of the snapshot; some servers' responses are unpacked on the way. @param {Response} response */
-async function unpack(response) {
-  const [body, copy] = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).tee();
-  const reader = copy.getReader();
-  const { value: start } = await reader.read();
-  void reader.cancel();
-  const packed = start?.[0] === 0x1f && start[1] === 0x8b;
-  const bytes = packed ? body.pipeThrough(new DecompressionStream("gzip")) : body;
-  return new Response(bytes).arrayBuffer();
-}
-
 /**
  * What a snapshot consists of, as build_wheels.py packs it: the length of a JSON header, the header, and then the bytes
  * that it lists: Pyodide's own header, those of memory (all else is zero), and those of files.
- * @param {ArrayBuffer} unpacked
+ * @param {ArrayBuffer} packed
  * @returns {Snapshot}
  */
-function parts(unpacked) {
-  const length = new DataView(unpacked).getUint32(0, true);
-  const { head, memory, table, runs, files } = JSON.parse(new TextDecoder().decode(new Uint8Array(unpacked, 4, length)));
+function unpack(packed) {
+  const length = new DataView(packed).getUint32(0, true);
+  const { head, memory, runs, files } = JSON.parse(new TextDecoder().decode(new Uint8Array(packed, 4, length)));
   let at = 4 + length;
-  const next = (/** @type {number} */ size) => new Uint8Array(unpacked, (at += size) - size, size);
+  const next = (/** @type {number} */ size) => new Uint8Array(packed, (at += size) - size, size);
   return {
     head: next(head),
     memory,
-    table,
     runs: runs.map((/** @type {[number, number]} */ [offset, size]) => ({ offset, bytes: next(size) })),
     files: files.map((/** @type {[string, number]} */ [path, size]) => ({ path, bytes: next(size) })),
   };

@@ -338,6 +338,9 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 RUST_TARGET = "wasm32-unknown-emscripten"
 # The first release whose panics unwind by WebAssembly exceptions, as Pyodide's do.
 RUST_MINIMUM = (1, 93)
+MODULE = "tokenizers/tokenizers.abi3.so"
+"""The extension module in the wheel of tokenizers."""
+
 PYO3_CONFIG = """implementation=CPython
 version=3.10
 shared=true
@@ -455,7 +458,7 @@ def tokenizers_module() -> bytes:
 def tokenizers_wheel() -> tuple[str, bytes]:
     """File name and bytes of the Pyodide wheel: the package's Python files around the module."""
     prefix = f"tokenizers-{TOKENIZERS.version}/"
-    files = {"tokenizers/tokenizers.abi3.so": tokenizers_module()}
+    files = {MODULE: tokenizers_module()}
     metadata = ""
     with tokenizers_sdist() as archive:
         for member in archive:
@@ -520,8 +523,10 @@ def runtime_files(inpage: tuple[str, bytes], tokenizers: tuple[str, bytes]) -> d
             "depends": depends,
             "unvendored_tests": False,
         }
-    # The same bytes as in the wheel, where the browser can compile them while they arrive.
+    # The same bytes as in the wheels, where the browser can compile them while they arrive.
     files |= {f"inpage-{variant}.wasm": (KERNELS / f"{variant}.wasm").read_bytes() for variant in VARIANTS}
+    with zipfile.ZipFile(io.BytesIO(tokenizers[1])) as wheel:
+        files["tokenizers.wasm"] = wheel.read(MODULE)
     # The packages that Pyodide's own lock file lists are not in the folder.
     lock = {**json.loads(files["pyodide-lock.json"]), "packages": packages}
     files["pyodide-lock.json"] = json.dumps(lock, indent=1, sort_keys=True).encode()
@@ -538,32 +543,34 @@ def snapshot(files: Mapping[str, bytes]) -> bytes:
             with reported("snapshot"), tempfile.TemporaryDirectory(dir=BUILD) as folder:
                 for name, data in files.items():
                     Path(folder, name).write_bytes(data)
-                functions = json.loads(run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot"))
-                made = Snapshot(Path(folder, "snapshot").read_bytes(), functions, installed_files(files))
+                links = json.loads(run("node", RUNTIME / "snapshot.mjs", folder, f"{folder}/snapshot"))
+                made = Snapshot(Path(folder, "snapshot").read_bytes(), links, installed_files(files))
                 write(path, gzip.compress(pack_snapshot(made), 9, mtime=0))
             stamp.write_text(key)
     return path.read_bytes()
 
 
 def installed_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of inpage and of what it needs, where Pyodide installs them."""
+    """The files of Python, of inpage and of what it needs, where Pyodide installs them, but for the module, which lies
+    beside them.
+    """
     lock = json.loads(files["pyodide-lock.json"])
-    folder = f"/lib/python{lock['info']['python'].rpartition('.')[0]}/site-packages"
+    python, _, _ = lock["info"]["python"].rpartition(".")
+    folder = f"/lib/python{python}/site-packages"
     packages = lock["packages"]
-    installed: dict[str, bytes] = {}
+    installed = {f"/lib/python{python.replace('.', '')}.zip": files["python_stdlib.zip"]}
     for name in ("inpage", *packages["inpage"]["depends"]):
         with zipfile.ZipFile(io.BytesIO(files[packages[name]["file_name"]])) as wheel:
-            installed |= {f"{folder}/{member}": wheel.read(member) for member in sorted(wheel.namelist())}
+            members = sorted(member for member in wheel.namelist() if member != MODULE)
+            installed |= {f"{folder}/{member}": wheel.read(member) for member in members}
     return installed
 
 
 class Snapshot(NamedTuple):
-    """Pyodide's memory, behind a head that states its own length; what its table of functions has, as `snapshot.mjs`
-    tells; files.
-    """
+    """Pyodide's memory, behind a head that states its own length; what it refers to, as `snapshot.mjs` tells; files."""
 
     data: bytes
-    functions: Mapping[str, Any]
+    links: Mapping[str, Any]
     files: Mapping[str, bytes]
 
     @property
@@ -585,7 +592,7 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
             runs[-1][1] += len(block)
         else:
             runs.append([start, len(block)])
-    contents = {"head": head, "memory": len(memory), "runs": runs, "functions": snapshot.functions}
+    contents = {"head": head, "memory": len(memory), "runs": runs, "links": snapshot.links}
     header = json.dumps({**contents, "files": [[path, len(data)] for path, data in files.items()]}).encode()
     parts = [snapshot.data[:head], *(memory[start : start + length] for start, length in runs), *files.values()]
     return len(header).to_bytes(4, "little") + header + b"".join(parts)
@@ -599,16 +606,16 @@ def unpack_snapshot(packed: bytes) -> Snapshot:
     for offset, length in contents["runs"]:
         memory[offset : offset + length] = body.read(length)
     files = {path: body.read(length) for path, length in contents["files"]}
-    return Snapshot(bytes(head + memory), contents["functions"], files)
+    return Snapshot(bytes(head + memory), contents["links"], files)
 
 
 def list_snapshot(lock: bytes, snapshot: bytes) -> bytes:
-    """The lock file with an entry for the snapshot: its name, the sha256 of the unpacked bytes, and what is needed before
-    it is there: the size of its head, and the table of functions.
+    """The lock file with an entry for the snapshot: its name, the sha256 of the unpacked bytes, and what is needed
+    before it is there: the size of its head, and what it refers to.
     """
     packed = gzip.decompress(snapshot)
     made, digest = unpack_snapshot(packed), hashlib.sha256(packed).hexdigest()
-    entry = {"file_name": SNAPSHOT, "sha256": digest, "head": made.head, "functions": made.functions}
+    entry = {"file_name": SNAPSHOT, "sha256": digest, "head": made.head, "links": made.links}
     return json.dumps({**json.loads(lock), "snapshot": entry}, sort_keys=True).encode()
 
 

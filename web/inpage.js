@@ -346,15 +346,22 @@ function sameOrigin(url) {
 const KEPT = "inpage-runtime";
 
 /**
- * The lock file, Pyodide's program, and the unpacked snapshot that the lock file lists, if it does.
+ * The lock file, the programs of Pyodide and of tokenizers, and the unpacked snapshot; the latter two only if the lock file
+ * lists a snapshot.
  * @param {string} runtime
  * @param {boolean} keep  Whether the snapshot may be kept, unpacked, in the browser's storage.
  */
 function runtimeParts(runtime, keep) {
-  const lock = get(new URL("pyodide-lock.json", runtime)).then((response) => response.json());
-  const snapshot = lock.then(({ snapshot }) => snapshot && openSnapshot(new URL(snapshot.file_name, runtime).href, snapshot.sha256, keep));
   // By streaming, so that the browser keeps machine code for the next visit.
-  return { lock, program: WebAssembly.compileStreaming(get(new URL("pyodide.asm.wasm", runtime))), snapshot };
+  const compile = (/** @type {string} */ name) => WebAssembly.compileStreaming(get(new URL(name, runtime)));
+  const program = compile("pyodide.asm.wasm");
+  const lock = get(new URL("pyodide-lock.json", runtime)).then((response) => response.json());
+  return {
+    lock,
+    program,
+    tokenizers: Promise.all([lock, program]).then(([{ snapshot }]) => snapshot && compile("tokenizers.wasm")), // needed after the program
+    snapshot: lock.then(({ snapshot }) => snapshot && openSnapshot(new URL(snapshot.file_name, runtime).href, snapshot.sha256, keep)),
+  };
 }
 
 /** @param {string | URL} url */

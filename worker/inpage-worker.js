@@ -7,7 +7,7 @@
  */
 
 /** @typedef {{jsonrpc: "2.0", id?: number, method?: string, params?: any, result?: any, error?: object}} Message */
-/** @typedef {{exported: number[], imported: Record<string, number>, wrappers: string}} Functions  See src/runtime/snapshot.mjs. */
+/** @typedef {{table: {length: number, exported: number[], wrappers: string}, addresses: Record<string, number>, side: {memory: number, table: number}}} Links  See src/runtime/snapshot.mjs. */
 /** @typedef {{head: Uint8Array, memory: number, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
 /** @typedef {{cache: Cache, request: string}} Notes  The store's cache, and the hash of the first request. */
 
@@ -108,10 +108,11 @@ class ReadAhead {
 
 const readAhead = new ReadAhead();
 
-/** What the page gets ready: the lock file, Pyodide's program, and the snapshot, if the lock file lists one. */
+/** What the page gets ready: the lock file, Pyodide's program, and, if the lock file lists one, the snapshot and the side module. */
 const parts = {
   lock: /** @type {PromiseWithResolvers<any>} */ (Promise.withResolvers()),
   program: /** @type {PromiseWithResolvers<WebAssembly.Module>} */ (Promise.withResolvers()),
+  tokenizers: /** @type {PromiseWithResolvers<WebAssembly.Module>} */ (Promise.withResolvers()),
   snapshot: /** @type {PromiseWithResolvers<ArrayBuffer>} */ (Promise.withResolvers()),
 };
 for (const { promise } of Object.values(parts)) promise.catch(() => {}); // seen where it is awaited
@@ -194,7 +195,7 @@ function compileKernels(runtime) {
  * @param {(options: object) => Promise<any>} loadPyodide
  * @param {object} options
  * @param {Promise<any>} script
- * @param {{head: number, functions: Functions}} listed
+ * @param {{head: number, links: Links}} listed
  */
 async function wake(loadPyodide, options, script, listed) {
   // Pyodide starts WebAssembly once it has the snapshot. It gets the head, which it checks, filled while that starts,
@@ -202,25 +203,31 @@ async function wake(loadPyodide, options, script, listed) {
   const checked = new Uint8Array(listed.head);
   const createPyodideModule = async (/** @type {{instantiateWasm: Function}} */ settings) => {
     const { default: createModule } = await script;
+    /** @type {any} */
+    let imports;
     const module = await new Promise((resolve, reject) => {
-      settings.instantiateWasm = (/** @type {any} */ imports, /** @type {Function} */ receive) => {
-        instantiate(imports, listed.functions).then(({ instance, program }) => receive(instance, program), reject);
+      settings.instantiateWasm = (/** @type {any} */ given, /** @type {Function} */ receive) => {
+        imports = given;
+        instantiate(imports, listed.links).then(({ instance, program }) => receive(instance, program), reject);
         return {};
       };
       createModule(settings).then(resolve, reject);
     });
+    const used = module.HEAPU8.length;
     const { head, memory, runs, files } = unpack(await parts.snapshot.promise);
     checked.set(head);
     module._emscripten_resize_heap(memory);
+    instantiateSide(await parts.tokenizers.promise, imports, listed.links);
     const trampoline = trampolineOf(module).slice();
-    restore(module.HEAPU8.subarray(0, memory), runs);
+    restore(module.HEAPU8, used, runs);
     trampolineOf(module).set(trampoline);
     install(module.FS, files);
     return module;
   };
-  // Pyodide takes this as a sign not to fetch the program, which the page does.
+  // Pyodide takes this as a sign not to fetch the program, which the page does, and nothing for the standard library, which
+  // the snapshot's files have.
   const sign = Object.assign(globalThis, { WasmOffsetConverter: null });
-  const starting = loadPyodide({ ...options, _loadSnapshot: checked, createPyodideModule });
+  const starting = loadPyodide({ ...options, stdLibURL: "data:,", _loadSnapshot: checked, createPyodideModule });
   const pyodide = await starting.finally(() => Reflect.deleteProperty(sign, "WasmOffsetConverter"));
   const { inpage, ...others } = pyodide.lockfile.packages;
   const wheels = [inpage, ...inpage.depends.map((/** @type {string} */ name) => others[name])];
@@ -231,15 +238,15 @@ async function wake(loadPyodide, options, script, listed) {
 /**
  * Start Pyodide's WebAssembly, with the two functions that Pyodide itself adds to the imports.
  * @param {any} imports
- * @param {Functions} functions
+ * @param {Links} links
  */
-async function instantiate(imports, functions) {
+async function instantiate(imports, links) {
   const error = Symbol("error");
   imports.env.Jsv_GetError_import = () => error;
   imports.env.JsvError_Check = (/** @type {unknown} */ value) => value === error;
   const program = await parts.program.promise;
   const instance = await WebAssembly.instantiate(program, imports);
-  fillTable(instance, imports, functions);
+  fillTable(instance, imports, links);
   return { instance, program };
 }
 
@@ -249,23 +256,36 @@ async function instantiate(imports, functions) {
  * where a function of a table is not the same object as among the exports, give them other places.
  * @param {WebAssembly.Instance} instance
  * @param {any} imports
- * @param {Functions} functions
+ * @param {Links} links
  */
-function fillTable({ exports }, imports, { exported, imported, wrappers }) {
+function fillTable({ exports }, imports, { table: { length, exported, wrappers }, addresses }) {
   const table = /** @type {WebAssembly.Table} */ (exports.__indirect_function_table);
-  const addresses = imports["GOT.func"];
+  const globals = imports["GOT.func"];
   const start = table.length;
-  table.grow(Math.max(...exported, ...Object.values(imported)) + 1 - start);
+  table.grow(length - start);
   const functions = Object.entries(exports).filter(([, value]) => typeof value === "function");
   for (const [at, [name, value]] of functions.entries()) {
     const index = exported[at];
     if (index < 0) continue;
-    addresses[name].value = index;
+    globals[name].value = index;
     if (index >= start) table.set(index, value);
   }
-  for (const [name, index] of Object.entries(imported)) addresses[name].value = index;
+  for (const [name, address] of Object.entries(addresses)) globals[name].value = address;
   const module = new WebAssembly.Module(Uint8Array.from(atob(wrappers), (c) => c.charCodeAt(0)));
   new WebAssembly.Instance(module, { env: { ...imports.env, __indirect_function_table: table } });
+}
+
+/**
+ * Start the side module where it was when the snapshot was made, which has the memory that its initialisation left.
+ * @param {WebAssembly.Module} module
+ * @param {any} imports  Of Pyodide, which are also all that it exports.
+ * @param {Links} links
+ */
+function instantiateSide(module, imports, { side }) {
+  const get = (/** @type {Record<string, any>} */ env, /** @type {string} */ name) =>
+    env[name] ?? ((/** @type {any[]} */ ...values) => /** @type {Function} */ (exports[name])(...values));
+  const env = new Proxy({ ...imports.env, __memory_base: side.memory, __table_base: side.table }, { get });
+  const { exports } = new WebAssembly.Instance(module, { ...imports, env });
 }
 
 /**
@@ -277,14 +297,14 @@ function trampolineOf({ HEAPU8, __PyRuntime, __PyEM_EMSCRIPTEN_TRAMPOLINE_OFFSET
   return HEAPU8.subarray(__PyRuntime + offset, __PyRuntime + offset + 4);
 }
 
-/** @param {Uint8Array} memory @param {Snapshot["runs"]} runs */
-function restore(memory, runs) {
+/** @param {Uint8Array} memory @param {number} used  What lies behind is zero. @param {Snapshot["runs"]} runs */
+function restore(memory, used, runs) {
   let end = 0;
   for (const { offset, bytes } of runs) {
-    memory.fill(0, end, offset).set(bytes, offset);
+    memory.fill(0, end, Math.min(offset, used)).set(bytes, offset);
     end = offset + bytes.length;
   }
-  memory.fill(0, end);
+  memory.fill(0, end, used);
 }
 
 /** @param {any} FS @param {Snapshot["files"]} files */

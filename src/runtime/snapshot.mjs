@@ -1,8 +1,10 @@
 /**
  * Make a memory snapshot of Pyodide with inpage imported, for pages: node snapshot.mjs RUNTIME_FOLDER OUTPUT
- * Prints as JSON how Pyodide's table of functions is filled, to which the memory refers: the indices of its exported
- * functions, in their order (-1 for those without one), those of the functions of JavaScript, by name, and a module, in
- * base64, that puts these there.
+ *
+ * Prints as JSON what the memory refers to and a page has to have at the same places. `table`: the length of the table of
+ * functions, in it the indices of Pyodide's exported functions, in their order (-1 for those without one), and a module, in
+ * base64, that puts functions of JavaScript into it. `addresses`: of symbols, by name, indices of functions or places in
+ * memory. `side`: where the memory and the functions of the side module begin, that of tokenizers.
  *
  * `_makeSnapshot` and `makeMemorySnapshot` are private to Pyodide; the worker loads the result into the very same
  * build only, and starts the plain way where that fails.
@@ -29,26 +31,62 @@ process.argv[1] = "inpage";
 const { packages } = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"), "utf8"));
 const wheels = ["inpage", ...packages.inpage.depends].map((name) => packages[name]);
 
-/** @type {{exported: number[], imported: Record<string, number>, wrappers: string}} */
-let functions;
+const SIDE = "tokenizers/tokenizers.abi3.so";
+/** The instances that link to others: Pyodide, and side modules. @type {{module: WebAssembly.Module, imports: any, exports: any}[]} */
+const linked = [];
 async function createPyodideModule(settings) {
   const { default: createModule } = await import(pathToFileURL(join(runtime, "pyodide.asm.mjs")).href);
   const { instantiateWasm } = settings;
   settings.instantiateWasm = (imports, receive) =>
-    instantiateWasm(imports, (instance, module) => {
-      const received = receive(instance, module);
-      const index = (/** @type {string} */ name) => imports["GOT.func"][name].value;
-      const exported = Object.entries(instance.exports).filter(([, value]) => typeof value === "function");
-      const imported = WebAssembly.Module.imports(module).flatMap(({ module, name }) => (module === "GOT.func" ? [name] : []));
-      const wrapped = imported.map((name) => ({ name, index: index(name), sig: imports.env[name].sig }));
-      functions = {
-        exported: exported.map(([name]) => index(name)),
-        imported: Object.fromEntries(imported.map((name) => [name, index(name)])),
-        wrappers: Buffer.from(wrappersOf(wrapped)).toString("base64"),
-      };
-      return received;
+    instantiateWasm(imports, ({ exports }, module) => {
+      linked.push({ module, imports, exports });
+      return receive({ exports }, module);
     });
   return createModule(settings);
+}
+const { Instance } = WebAssembly;
+WebAssembly.Instance = function (module, imports) {
+  const instance = new Instance(module, imports);
+  if (imports["GOT.func"]) linked.push({ module, imports, exports: instance.exports });
+  return instance;
+};
+
+/** Put zeros where nobody reads again: in free memory, and in the side module's file, of which loading it left a copy. */
+function clearUnused({ FS, _module: { _malloc, _free, _sbrk, HEAPU8 } }) {
+  const end = _sbrk(0);
+  const blocks = [];
+  for (let size = 1 << 20; size >= 1 << 10; size >>= 1) {
+    let block;
+    while ((block = _malloc(size)) + size <= end) blocks.push([block, size]);
+    _free(block);
+  }
+  for (const [block, size] of blocks) HEAPU8.fill(0, block, block + size);
+  for (const [block] of blocks) _free(block);
+  const file = FS.readFile(`${extractDir}/${SIDE}`);
+  const copy = Buffer.from(HEAPU8.buffer).indexOf(file);
+  if (copy >= 0) HEAPU8.fill(0, copy, copy + file.length);
+}
+
+function describeLinks() {
+  const [{ imports, exports: main }, side, ...more] = linked;
+  if (!side || more.length) throw new Error(`one side module was expected, not ${linked.length - 1}`);
+  const kinds = ["GOT.func", "GOT.mem"];
+  const names = linked.flatMap(({ module }) => WebAssembly.Module.imports(module).filter(({ module }) => kinds.includes(module)));
+  const addresses = Object.fromEntries(names.map(({ name }) => [name, imports["GOT.func"][name].value]));
+  const isOfJS = (/** @type {string} */ name) => typeof imports.env[name] === "function" && imports.env[name].sig;
+  const wrapped = Object.entries(addresses).filter(([name]) => isOfJS(name));
+  const exported = Object.keys(main).filter((name) => typeof main[name] === "function");
+  return {
+    table: {
+      length: main.__indirect_function_table.length,
+      exported: exported.map((name) => imports["GOT.func"][name].value),
+      wrappers: Buffer.from(
+        wrappersOf(wrapped.map(([name, index]) => ({ name, index, sig: imports.env[name].sig }))),
+      ).toString("base64"),
+    },
+    addresses,
+    side: { memory: side.imports.env.__memory_base, table: side.imports.env.__table_base },
+  };
 }
 
 /**
@@ -101,5 +139,7 @@ for (const { file_name } of wheels) {
 }
 pyodide.pyimport("importlib").invalidate_caches(); // by the clock, the folder did not change
 pyodide.pyimport("inpage.snapshot").prepare(wheels.map(({ sha256 }) => sha256).join(" "));
+clearUnused(pyodide);
+const links = describeLinks();
 await writeFile(output, pyodide.makeMemorySnapshot());
-console.log(JSON.stringify(functions));
+console.log(JSON.stringify(links));

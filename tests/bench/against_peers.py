@@ -98,7 +98,14 @@ def rows(found: dict[tuple[str, str, int], list[dict[str, Any]]], peers: list[st
 
 def _row(engine: str, dtype: str, threads: int, what: str, mine: float, best: float) -> dict[str, Any]:
     shown = what if engine == "inpage" else f"{what}, {engine}"
-    return {"dtype": dtype, "threads": threads, "what": shown, "inpage": mine, "peer": best, "times": best / mine if mine else inf}
+    return {
+        "dtype": dtype,
+        "threads": threads,
+        "what": shown,
+        "inpage": mine,
+        "peer": best,
+        "times": best / mine if mine else inf,
+    }
 
 
 def main() -> None:

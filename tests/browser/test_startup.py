@@ -94,6 +94,10 @@ def not_there(site: Path) -> None:
     (site / "runtime" / SNAPSHOT).unlink()
 
 
+def without_side_module(site: Path) -> None:
+    (site / "runtime" / "tokenizers.wasm").unlink()
+
+
 def not_listed(site: Path) -> None:
     path = site / "runtime" / "pyodide-lock.json"
     lock = json.loads(path.read_text())
@@ -108,6 +112,7 @@ def not_listed(site: Path) -> None:
         (of_another_pyodide, "build id mismatch"),
         (cut_off, "without its snapshot"),
         (not_there, "answers 404"),
+        (without_side_module, "answers 404"),
         (not_listed, ""),
     ],
 )

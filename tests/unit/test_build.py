@@ -106,15 +106,20 @@ def test_kernels_beside_the_wheel_are_those_inside(runtime: dict[str, bytes]) ->
         assert runtime[f"inpage-{variant}.wasm"] == files[f"inpage/kernels/{variant}.wasm"]
 
 
+def test_tokenizers_beside_the_wheel_are_those_inside(runtime: dict[str, bytes]) -> None:
+    name = json.loads(runtime["pyodide-lock.json"])["packages"]["tokenizers"]["file_name"]
+    assert runtime["tokenizers.wasm"] == members(runtime[name])[build_wheels.MODULE]
+
+
 def test_making_the_snapshot_elsewhere_gives_the_same_bytes(runtime: dict[str, bytes], tmp_path: Path) -> None:
     made = build_wheels.unpack_snapshot(gzip.decompress(build_wheels.snapshot(runtime)))
     folder = tmp_path / "a folder of another name"
     folder.mkdir()
     for name, data in runtime.items():
         (folder / name).write_bytes(data)
-    table = build_wheels.run("node", build_wheels.RUNTIME / "snapshot.mjs", folder, tmp_path / "snapshot")
+    links = build_wheels.run("node", build_wheels.RUNTIME / "snapshot.mjs", folder, tmp_path / "snapshot")
     assert (tmp_path / "snapshot").read_bytes() == made.data
-    assert json.loads(table) == made.table
+    assert json.loads(links) == made.links
 
 
 def test_unpacking_with_a_python_that_knows_no_filters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,7 +139,7 @@ def test_packing_a_snapshot_loses_nothing() -> None:
     block = build_wheels.SNAPSHOT_BLOCK
     head = b"\0snp" + (16).to_bytes(4, "little") + bytes(8)
     memory = head + b"a" * 100 + bytes(3 * block) + b"b" * (2 * block) + bytes(block + 8)
-    snapshot = build_wheels.Snapshot(memory, {"malloc": 2, "free": 1}, {"/a": b"1", "/b/c": b"", "/b/d": b"23"})
+    snapshot = build_wheels.Snapshot(memory, {"addresses": {"malloc": 2}}, {"/a": b"1", "/b/c": b"", "/b/d": b"23"})
     packed = build_wheels.pack_snapshot(snapshot)
     assert build_wheels.unpack_snapshot(packed) == snapshot
     assert len(packed) < 5 * block
@@ -142,10 +147,14 @@ def test_packing_a_snapshot_loses_nothing() -> None:
 
 def test_lock_file_lists_the_snapshot(runtime: dict[str, bytes]) -> None:
     data = b"\0snp" + (12).to_bytes(4, "little") + b"headmemory"
-    packed = build_wheels.pack_snapshot(build_wheels.Snapshot(data, {}, {}))
+    packed = build_wheels.pack_snapshot(build_wheels.Snapshot(data, {"addresses": {"malloc": 2}}, {}))
     lock = json.loads(build_wheels.list_snapshot(runtime["pyodide-lock.json"], gzip.compress(packed)))
-    expected = {"file_name": build_wheels.SNAPSHOT, "sha256": hashlib.sha256(packed).hexdigest(), "head": 12}
-    assert lock.pop("snapshot") == expected
+    assert lock.pop("snapshot") == {
+        "file_name": build_wheels.SNAPSHOT,
+        "sha256": hashlib.sha256(packed).hexdigest(),
+        "head": 12,
+        "links": {"addresses": {"malloc": 2}},
+    }
     assert lock == json.loads(runtime["pyodide-lock.json"])
 
 
@@ -156,7 +165,7 @@ def test_inpage_brings_tokenizers(runtime: dict[str, bytes]) -> None:
 def test_tokenizers_wheel_has_the_name_that_inpage_looks_for(runtime: dict[str, bytes]) -> None:
     name = backend.WHEEL.format(version=backend.VERSION, platform=build_wheels.WHEEL_TAG)
     files = members(runtime[name])
-    assert files["tokenizers/tokenizers.abi3.so"].startswith(b"\0asm")
+    assert files[build_wheels.MODULE].startswith(b"\0asm")
     assert "tokenizers/__init__.py" in files
     assert b"Requires-Dist" not in files["tokenizers-0.23.3.dist-info/METADATA"]
 

@@ -223,6 +223,8 @@ class Connection {
   #waiting = new Map();
   #last = 0;
   #worker;
+  /** Settled when the worker has what it starts from; undefined once something is read ahead. @type {Promise<any> | undefined} */
+  #started;
   /** @type {InpageError | undefined}  Why it has ended. */
   ended;
 
@@ -242,11 +244,19 @@ class Connection {
     for (const start of [this.request("boot", boot, { progress }), this.request("hello", { protocol: PROTOCOL })]) {
       start.catch((error) => this.end(error));
     }
-    for (const [name, part] of Object.entries(runtimeParts(boot.runtimeURL, env.useBrowserCache))) {
-      const post = (/** @type {object} */ params, /** @type {Transferable[]} */ transfer = []) =>
-        this.#worker.postMessage({ jsonrpc: "2.0", method: "part", params: { name, ...params } }, transfer);
-      part.then((value) => post({ value }, value instanceof ArrayBuffer ? [value] : []), (error) => post({ error: String(error) }));
+    const parts = runtimeParts(boot.runtimeURL, env.useBrowserCache);
+    for (const [name, part] of Object.entries(parts)) {
+      part.then(
+        (value) => this.#send("part", { name, value }, value instanceof ArrayBuffer ? [value] : []),
+        (error) => this.#send("part", { name, error: String(error) }),
+      );
     }
+    this.#started = Promise.allSettled(Object.values(parts));
+  }
+
+  /** @param {string} method @param {object} params @param {Transferable[]} [transfer] */
+  #send(method, params, transfer = []) {
+    this.#worker.postMessage({ jsonrpc: "2.0", method, params }, transfer);
   }
 
   /**
@@ -285,6 +295,7 @@ class Connection {
     const message = { jsonrpc: "2.0", id, method, params: encode(params, transfer) };
     if (progress) message.params.progress = true;
     this.#worker.postMessage(message, transfer);
+    if (method === "create" && env.useBrowserCache) this.#readAhead(message.params);
 
     const abort = () => this.#abort(id, /** @type {AbortSignal} */ (signal));
     signal?.addEventListener("abort", abort);
@@ -293,6 +304,13 @@ class Connection {
     } finally {
       signal?.removeEventListener("abort", abort);
     }
+  }
+
+  /** Read for the first request what it took from the store on an earlier visit. @param {Record<string, any>} params */
+  #readAhead(params) {
+    const started = this.#started;
+    this.#started = undefined;
+    if (started) void readAhead(params, started, (name, value, transfer) => this.#send("part", { name, value }, transfer)).catch(() => {});
   }
 
   /** @param {InpageError} error  Why it ends, given to all who wait. */
@@ -319,7 +337,7 @@ class Connection {
 
   /** @param {number} id @param {AbortSignal} signal */
   #abort(id, signal) {
-    this.#worker.postMessage({ jsonrpc: "2.0", method: "abort", params: { id } });
+    this.#send("abort", { id });
     this.#waiting.get(id)?.reject(aborted(signal));
     this.#waiting.set(id, { resolve: disposeOf, reject: () => {} });
   }
@@ -388,8 +406,7 @@ async function openSnapshot(url, sha256, keep) {
 
 /** @param {Cache} cache @param {string} key @param {ArrayBuffer} unpacked @param {string} sha256 */
 async function keepSnapshot(cache, key, unpacked, sha256) {
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", unpacked));
-  if ([...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("") !== sha256) return;
+  if ((await hash(unpacked)) !== sha256) return;
   await cache.delete(key, { ignoreSearch: true }); // an earlier one
   await cache.put(key, new Response(unpacked));
 }
@@ -403,6 +420,41 @@ async function unpack(response) {
   const packed = start?.[0] === 0x1f && start[1] === 0x8b;
   const bytes = packed ? body.pipeThrough(new DecompressionStream("gzip")) : body;
   return new Response(bytes).arrayBuffer();
+}
+
+/** Where the store's cache has what the last visit's first request took from it. */
+const NOTE = "/?inpage-ahead";
+/** Bytes that are read ahead at most. */
+const AHEAD = 64 << 20;
+
+/**
+ * Read for the worker what its first request is going to take from the store: the entries that the same request had to do
+ * with on an earlier visit, as the worker noted. It fetches nothing.
+ * @param {Record<string, any>} params  Of the request.
+ * @param {Promise<any>} started  Settled when Python's parts are there, which come first.
+ * @param {(name: "ahead" | "entry", value: object, transfer?: Transferable[]) => void} send
+ */
+async function readAhead(params, started, send) {
+  const name = params.settings.cache_name;
+  const cache = await caches.open(name);
+  const request = await hash(new TextEncoder().encode(JSON.stringify(params)));
+  const noted = await (await cache.match(NOTE))?.json();
+  let left = AHEAD;
+  const entries = noted?.request === request ? /** @type {[string, number][]} */ (noted.entries) : [];
+  const urls = entries.filter(([, size]) => (left -= size) >= 0).map(([url]) => url);
+  send("ahead", { urls, cache: name, note: NOTE, request });
+  await started;
+  for (const url of urls) {
+    const read = async () => (await (await cache.match(url))?.blob())?.arrayBuffer() ?? new ArrayBuffer();
+    const bytes = await read().catch(() => undefined);
+    send("entry", { url, bytes }, bytes ? [bytes] : []);
+  }
+}
+
+/** SHA-256 in hexadecimal digits. @param {BufferSource} data */
+async function hash(data) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+  return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** @type {Connection | undefined} */

@@ -3,18 +3,12 @@
  *
  * The first message is the request `boot {runtimeURL}`, answered when Python listens; what arrives meanwhile waits. Three
  * methods are answered here, all others in Python: `boot`, its notifications `part {name, value, error}`, by which the page
- * sends the parts of the runtime that it has got ready meanwhile, and `requests`, which lists what this worker has fetched.
+ * sends what it has got ready meanwhile, and `requests`, which lists what this worker has fetched.
  */
 
 /** @typedef {{jsonrpc: "2.0", id?: number, method?: string, params?: any, result?: any, error?: object}} Message */
 /** @typedef {{table: {length: number, exported: number[], wrappers: string}, addresses: Record<string, number>, side: {memory: number, table: number}}} Links  See src/runtime/snapshot.mjs. */
 /** @typedef {{head: Uint8Array, memory: number, runs: {offset: number, bytes: Uint8Array}[], files: {path: string, bytes: Uint8Array}[]}} Snapshot */
-/** @typedef {{cache: Cache, request: string}} Notes  The store's cache, and the hash of the first request. */
-
-/** Bytes that are read ahead at most. */
-const AHEAD = 64 << 20;
-/** Where the store's cache has what the last visit's first request took from it. */
-const NOTE = "/?inpage-ahead";
 
 /** @type {Message[]} */
 const waiting = [];
@@ -33,41 +27,34 @@ let receive = (message) => {
 };
 
 /**
- * Reads what the first request is going to take from the store, while Python starts: the entries that the same request had
- * to do with on an earlier visit. It fetches nothing. Python takes the bytes in the place of the store's, once, with the
- * same checks.
+ * What the page reads ahead from the store for the first request, while Python starts: see `readAhead` in inpage.js. Python
+ * takes the bytes in the place of the store's, once, with the same checks.
  */
 class ReadAhead {
   /** @type {number | undefined} */
   #id;
   #isOver = false;
-  /** Where it is noted what the request reads, and under which hash. @type {Promise<Notes | undefined>} */
-  #notes = Promise.resolve(undefined);
+  /** Where what the request reads is noted, and its hash. @type {{cache: string, note: string, request: string} | undefined} */
+  #noted;
   /** Lengths of the store's entries that the request has to do with, 0 where there is none. @type {Map<string, number>} */
   #entries = new Map();
-  /** What was read, empty where there is none. @type {Map<string, Promise<ArrayBuffer | undefined>>} */
+  /** What is read, empty where there is none. @type {Map<string, PromiseWithResolvers<ArrayBuffer | undefined>>} */
   #early = new Map();
 
   /** @param {Message} request */
-  begin({ id, params }) {
-    if (this.#id !== undefined || !params?.settings?.use_browser_cache) return;
-    this.#id = id;
-    this.#notes = this.#start(params).catch(() => undefined); // without Cache Storage
+  begin({ id }) {
+    this.#id ??= id;
   }
 
-  /** @param {any} params */
-  async #start(params) {
-    await parts.snapshot.promise.catch(() => {}); // Python comes first
-    const cache = await caches.open(params.settings.cache_name);
-    const request = await hash(new TextEncoder().encode(JSON.stringify(params)));
-    const noted = await (await cache.match(NOTE))?.json();
-    let left = AHEAD;
-    for (const [url, size] of noted?.request === request ? /** @type {[string, number][]} */ (noted.entries) : []) {
-      if ((left -= size) < 0) break;
-      const bytes = cache.match(url).then((found) => found?.arrayBuffer() ?? new ArrayBuffer());
-      this.#early.set(url, bytes.catch(() => undefined));
-    }
-    return { cache, request };
+  /** The page is going to read these. @param {{urls: string[], cache: string, note: string, request: string}} ahead */
+  expect({ urls, ...noted }) {
+    this.#noted = noted;
+    this.#early = new Map(urls.map((url) => [url, Promise.withResolvers()]));
+  }
+
+  /** The page has read one, or could not. @param {{url: string, bytes?: ArrayBuffer}} entry */
+  receive({ url, bytes }) {
+    this.#early.get(url)?.resolve(bytes);
   }
 
   /**
@@ -75,7 +62,7 @@ class ReadAhead {
    * @param {string} url @param {number} start @param {number} [stop]
    */
   async take(url, start, stop) {
-    const bytes = await this.#early.get(url);
+    const bytes = await this.#early.get(url)?.promise;
     if (!bytes || bytes.byteLength < start || !this.#early.has(url)) return undefined;
     const end = Math.min(stop ?? bytes.byteLength, bytes.byteLength);
     this.note(url, bytes.byteLength, end < bytes.byteLength);
@@ -96,13 +83,16 @@ class ReadAhead {
   end({ id, result }) {
     if (id === undefined || id !== this.#id || this.#isOver) return;
     this.#isOver = true;
+    for (const { resolve } of this.#early.values()) resolve(undefined);
     this.#early.clear();
     const entries = [...this.#entries];
     this.#entries.clear();
-    if (result === undefined) return;
-    const note = (/** @type {Notes | undefined} */ notes) =>
-      notes?.cache.put(NOTE, new Response(JSON.stringify({ request: notes.request, entries })));
-    void this.#notes.then(note).catch(() => {});
+    if (result !== undefined && this.#noted) void this.#write(this.#noted, entries).catch(() => {});
+  }
+
+  /** @param {{cache: string, note: string, request: string}} noted @param {[string, number][]} entries */
+  async #write({ cache, note, request }, entries) {
+    await (await caches.open(cache)).put(note, new Response(JSON.stringify({ request, entries })));
   }
 }
 
@@ -120,6 +110,8 @@ for (const { promise } of Object.values(parts)) promise.catch(() => {}); // seen
 globalThis.onmessage = (/** @type {MessageEvent<Message>} */ { data }) => {
   if (data.method !== "part") return receive(data);
   const { name, value, error } = data.params;
+  if (name === "ahead") return readAhead.expect(value);
+  if (name === "entry") return readAhead.receive(value);
   const part = parts[/** @type {keyof typeof parts} */ (name)];
   if (error) part.reject(new Error(error));
   else part.resolve(value);
@@ -315,12 +307,6 @@ function install(FS, files) {
     if (folder !== last) FS.mkdirTree((last = folder));
     FS.writeFile(path, bytes);
   }
-}
-
-/** SHA-256 in hexadecimal digits. @param {BufferSource} data */
-async function hash(data) {
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-  return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /**

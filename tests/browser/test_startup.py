@@ -219,21 +219,21 @@ def test_kernels_are_compiled_while_they_arrive(browser: Any, tmp_path: Path) ->
 
 
 def spied_site(site: Path) -> None:
-    """Let the site's worker note, in `asked`, which entries of caches are asked for before and after Python runs."""
-    path = site / "inpage-worker.js"
+    """Let the site's page and its worker note, in `asked`, which entries of caches they ask for."""
     spy = """
         const match = Cache.prototype.match;
-        globalThis.asked = { before: [], after: [] };
+        globalThis.asked = [];
         Cache.prototype.match = function (key) {
-          asked[globalThis.pyodide ? "after" : "before"].push(key);
+          asked.push(key);
           return match.call(this, key);
         };
     """
-    replace(path, spy.encode() + path.read_bytes())
+    for path in (site / "inpage.js", site / "inpage-worker.js"):
+        replace(path, spy.encode() + path.read_bytes())
 
 
 def spied_visit(context: Any, url: str, options: str = "{}") -> tuple[set[str], set[str]]:
-    """Entries of the store that a visit reads before Python is there, and after, by file and part."""
+    """Entries of the store that a visit reads, in the page while Python starts and in the worker, by file and part."""
     page = context.new_page()
     page.goto(url + BLANK)
     assert page.evaluate(LOAD.replace('base")', f'base", {options})')) == [1, 5, 32]
@@ -241,12 +241,10 @@ def spied_visit(context: Any, url: str, options: str = "{}") -> tuple[set[str], 
         const keys = await (await caches.open("inpage")).keys();
         return keys.some(({ url }) => url.endsWith("?inpage-ahead"));
     }""")
-    asked = page.workers[0].evaluate("asked")
+    asked = page.evaluate("asked"), page.workers[0].evaluate("asked")
     page.close()
-    before, after = (
-        {key.rsplit("/", 1)[1] for key in asked[when] if "?inpage=" in key} for when in ("before", "after")
-    )
-    return before, after
+    ahead, later = ({key.rsplit("/", 1)[1] for key in keys if "?inpage=" in key} for keys in asked)
+    return ahead, later
 
 
 READ = {f"{file}?inpage={part}" for file in ("config.json", "tokenizer.json", "model.safetensors")
@@ -257,12 +255,12 @@ def test_the_next_visit_reads_the_store_while_python_starts(browser: Any, tmp_pa
     with serve_site(tmp_path / "site", MODEL) as url:
         spied_site(tmp_path / "site")
         context = browser.new_context()
-        before, after = spied_visit(context, url)
-        assert not before
-        assert {"config.json?inpage=manifest", "model.safetensors?inpage=manifest"} <= after
-        before, after = spied_visit(context, url)
-        assert before >= READ
-        assert not after & {key for key in READ if key.endswith("=0")}
+        ahead, later = spied_visit(context, url)
+        assert not ahead
+        assert {"config.json?inpage=manifest", "model.safetensors?inpage=manifest"} <= later
+        ahead, later = spied_visit(context, url)
+        assert ahead >= READ
+        assert not later & {key for key in READ if key.endswith("=0")}
         context.close()
 
 
@@ -272,8 +270,8 @@ def test_what_the_store_lacks_is_known_as_early(browser: Any, tmp_path: Path) ->
         spied_site(tmp_path / "site")
         context = browser.new_context()
         spied_visit(context, url, "{ dtype: 'q8' }")
-        before, after = spied_visit(context, url, "{ dtype: 'q8' }")
-        assert "model.safetensors?inpage=manifest" in before - after
+        ahead, later = spied_visit(context, url, "{ dtype: 'q8' }")
+        assert "model.safetensors?inpage=manifest" in ahead - later
         context.close()
 
 

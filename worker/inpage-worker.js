@@ -17,11 +17,14 @@ const kernels = [];
 /** @type {Set<string>} */
 const fetched = new Set();
 
+/** The id of the first request, which this worker prepares while Python starts. @type {number | undefined} */
+let first;
+
 /** @type {(message: Message) => void} */
 let receive = (message) => {
   receive = (later) => {
     waiting.push(later);
-    if (later.method === "create") readAhead.begin(later);
+    if (later.method === "create" && first === undefined) begin(later);
   };
   void boot(message);
 };
@@ -31,8 +34,6 @@ let receive = (message) => {
  * takes the bytes in the place of the store's, once, with the same checks.
  */
 class ReadAhead {
-  /** @type {number | undefined} */
-  #id;
   #isOver = false;
   /** Where what the request reads is noted, and its hash. @type {{cache: string, note: string, request: string} | undefined} */
   #noted;
@@ -40,11 +41,6 @@ class ReadAhead {
   #entries = new Map();
   /** What is read, empty where there is none. @type {Map<string, PromiseWithResolvers<ArrayBuffer | undefined>>} */
   #early = new Map();
-
-  /** @param {Message} request */
-  begin({ id }) {
-    this.#id ??= id;
-  }
 
   /** The page is going to read these. @param {{urls: string[], cache: string, note: string, request: string}} ahead */
   expect({ urls, ...noted }) {
@@ -77,17 +73,16 @@ class ReadAhead {
   }
 
   /**
-   * If this answers the request: let go of what nobody took, and note what the next visit should read.
-   * @param {Message} answer
+   * The request is answered: let go of what nobody took, and note what the next visit should read.
+   * @param {boolean} isDone  Whether it succeeded.
    */
-  end({ id, result }) {
-    if (id === undefined || id !== this.#id || this.#isOver) return;
+  end(isDone) {
     this.#isOver = true;
     for (const { resolve } of this.#early.values()) resolve(undefined);
     this.#early.clear();
     const entries = [...this.#entries];
     this.#entries.clear();
-    if (result !== undefined && this.#noted) void this.#write(this.#noted, entries).catch(() => {});
+    if (isDone && this.#noted) void this.#write(this.#noted, entries).catch(() => {});
   }
 
   /** @param {{cache: string, note: string, request: string}} noted @param {[string, number][]} entries */
@@ -96,7 +91,102 @@ class ReadAhead {
   }
 }
 
+/** Dtypes of which a repository may have a file of its own. */
+const OFFERED = ["fp16", "q8g", "q8", "q4z", "q4"];
+
+/**
+ * Asks the host for the files that the first request begins with, while Python starts, where the store has nothing of the
+ * model. Python takes a response in the place of its own request, if that would be the same.
+ */
+class Prefetch {
+  /** By method, address and range. @type {Map<string, {response: Promise<Response | undefined>, abort: AbortController}>} */
+  #asked = new Map();
+
+  /** @param {any} params  Of a request `create`. */
+  async begin({ name, args, kwargs, settings }) {
+    const isPipeline = name === "pipeline";
+    const folder = folderOf(args[isPipeline ? 1 : 0], settings);
+    const special = ["token", "revision", "subfolder", "local_files_only"].some((option) => option in kwargs);
+    if (!folder || special || (await isStored(`${folder}config.json`, settings))) return;
+    const ask = (/** @type {string} */ method, /** @type {string} */ file, range = "") =>
+      this.#ask(method, folder + file, range, settings.use_browser_cache);
+    void ask("GET", "config.json");
+    if (isPipeline || name.startsWith("AutoTokenizer.")) {
+      for (const file of ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]) void ask("GET", file);
+    }
+    if (name.startsWith("AutoTokenizer.") || name.startsWith("AutoConfig.")) return;
+    const files = [...OFFERED.filter((dtype) => dtype === kwargs.dtype).map((dtype) => `model.${dtype}.safetensors`), "model.safetensors"];
+    for (const file of files) {
+      if (!(await ask("HEAD", file, "bytes=0-"))?.ok) continue;
+      void ask("GET", file, "bytes=0-65535");
+      void ask("GET", file, "bytes=0-");
+      break;
+    }
+  }
+
+  /** @param {string} method @param {string} url @param {string} range @param {boolean} isKept */
+  #ask(method, url, range, isKept) {
+    const abort = new AbortController();
+    /** @type {RequestInit} */
+    const options = { method, headers: range ? { Range: range } : {}, signal: abort.signal };
+    const response = fetch(url, isKept ? { ...options, cache: "no-store" } : options).then(
+      (response) => (response.ok || response.status === 404 ? response : undefined), // others may pass, and are tried again
+      () => undefined,
+    );
+    this.#asked.set(`${method} ${url} ${range}`, { response, abort });
+    return response;
+  }
+
+  /** The response to a request, once, and what aborts it. @param {string} method @param {string} url @param {string} range */
+  async take(method, url, range) {
+    const key = `${method} ${url} ${range}`;
+    const asked = this.#asked.get(key);
+    this.#asked.delete(key);
+    const response = await asked?.response;
+    return response && { response, abort: asked?.abort };
+  }
+
+  /** Let go of what nobody took. */
+  end() {
+    for (const { abort } of this.#asked.values()) abort.abort();
+    this.#asked.clear();
+  }
+}
+
+/**
+ * The address of a model's folder, where it is plain: a URL, or a hub's id if there are no local models.
+ * @param {any} model @param {any} settings
+ */
+function folderOf(model, { allow_local_models, allow_remote_models, remote_host, remote_path_template }) {
+  if (typeof model !== "string" || !allow_remote_models) return undefined;
+  if (/^https?:/.test(model)) return `${model.replace(/\/+$/, "")}/`;
+  if (allow_local_models || !/^[\w.-]+(\/[\w.-]+)?$/.test(model)) return undefined;
+  const path = remote_path_template.replace("{model}", model).replace("{revision}", "main");
+  return `${remote_host.replace(/\/+$/, "")}/${path.replace(/\/+$/, "")}/`;
+}
+
+/** Whether the store knows a file. @param {string} url @param {any} settings */
+async function isStored(url, { use_browser_cache, cache_name }) {
+  if (!use_browser_cache) return false;
+  const cache = await globalThis.caches?.open(cache_name).catch(() => undefined);
+  return (await cache?.match(`${url}?inpage=manifest`)) !== undefined;
+}
+
 const readAhead = new ReadAhead();
+const prefetch = new Prefetch();
+
+/** Prepare the first request. @param {Message} request */
+function begin({ id, params }) {
+  first = id;
+  prefetch.begin(params).catch(() => {}); // Python tells what is wrong with it
+}
+
+/** If this answers the first request: end what prepared it. @param {Message} answer */
+function end({ id, result }) {
+  if (id === undefined || id !== first) return;
+  readAhead.end(result !== undefined);
+  prefetch.end();
+}
 
 /** What the page gets ready: the lock file, Pyodide's program, and, if the lock file lists one, the snapshot and the side module. */
 const parts = {
@@ -131,7 +221,7 @@ async function boot({ id, method, params }) {
     report("pyodide", 0);
     const pyodide = await startPython(runtime);
     report("inpage", 90);
-    Object.assign(globalThis, { pyodide, kernels, readAhead }); // the last for Python, the others for the console
+    Object.assign(globalThis, { pyodide, kernels, readAhead, prefetch }); // the last two for Python, the others for the console
     const answer = pyodide.pyimport("inpage.worker").connect(post);
     receive = (message) => dispatch(message, answer);
     report("ready", 100);
@@ -340,7 +430,7 @@ function dispatch(message, answer) {
 
 /** @param {Message} message */
 function post(message) {
-  readAhead.end(message);
+  end(message);
   globalThis.postMessage(message, { transfer: [...buffers(message)] });
 }
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -272,6 +273,56 @@ def test_what_the_store_lacks_is_known_as_early(browser: Any, tmp_path: Path) ->
         spied_visit(context, url, "{ dtype: 'q8' }")
         ahead, later = spied_visit(context, url, "{ dtype: 'q8' }")
         assert "model.safetensors?inpage=manifest" in ahead - later
+        context.close()
+
+
+class Waiting(Handler):
+    """Sends the snapshot, without which Python cannot start, once the model's files were asked for."""
+
+    asked: ClassVar[list[str]] = []
+    wanted = threading.Event()
+    early: ClassVar[list[bool]] = []
+
+    def do_GET(self) -> None:
+        if self.path.endswith(SNAPSHOT):
+            self.early.append(self.wanted.wait(20))
+        self.note()
+        super().do_GET()
+
+    def do_HEAD(self) -> None:
+        self.note()
+        super().do_HEAD()
+
+    def note(self) -> None:
+        if "/golden/" in self.path:
+            self.asked.append(f"{self.command} {self.path.rsplit('/', 1)[1]} {self.headers.get('Range', '')}")
+        if "GET model.safetensors bytes=0-" in self.asked:
+            self.wanted.set()
+
+
+@pytest.mark.parametrize(("dtype", "tried"), [("fp32", []), ("q8", ["HEAD model.q8.safetensors bytes=0-"])])
+def test_a_first_visit_asks_for_the_model_while_python_starts(
+    browser: Any, tmp_path: Path, dtype: str, tried: list[str]
+) -> None:
+    """And once for each file; the next visit asks for none."""
+    with serve_site(tmp_path / "site", MODEL, handler=Waiting) as url:
+        context = browser.new_context()
+        for state in (Waiting.asked, Waiting.early):
+            state.clear()
+        Waiting.wanted.clear()
+        spied_site(tmp_path / "site")
+        spied_visit(context, url, f"{{ dtype: '{dtype}' }}")
+        assert Waiting.early == [True]
+        assert sorted(Waiting.asked) == sorted([
+            *(f"GET {name}.json " for name in ("config", "tokenizer", "tokenizer_config", "special_tokens_map")),
+            *tried,
+            "HEAD model.safetensors bytes=0-",
+            "GET model.safetensors bytes=0-65535",
+            "GET model.safetensors bytes=0-",
+        ])  # fmt: skip
+        Waiting.asked.clear()
+        spied_visit(context, url, f"{{ dtype: '{dtype}' }}")
+        assert not [asked for asked in Waiting.asked if asked.startswith("GET")]
         context.close()
 
 

@@ -14,6 +14,9 @@ from .transport import Unreachable
 
 
 async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchResponse:
+    early = await _prefetched(method, url, headers)
+    if early:
+        return FetchResponse(early.response, early.abort, identity="Range" in headers)
     abort = js.AbortController.new()
     init: dict[str, Any] = {"method": method, "headers": dict(headers), "signal": abort.signal}
     if env.use_browser_cache:
@@ -26,6 +29,14 @@ async def request(method: str, url: str, headers: Mapping[str, str]) -> FetchRes
         abort.abort()
         raise
     return FetchResponse(response, abort, identity="Range" in headers)
+
+
+async def _prefetched(method: str, url: str, headers: Mapping[str, str]) -> Any:
+    """The response to the very same request that the worker sent while Python started, if it did."""
+    prefetch = getattr(js, "prefetch", None)
+    if prefetch is None or headers.keys() - {"Range"}:
+        return None
+    return await prefetch.take(method, url, headers.get("Range", ""))
 
 
 class StreamedBody:

@@ -370,19 +370,24 @@ const KEPT = "inpage-runtime";
  * @param {boolean} keep  Whether the snapshot may be kept, unpacked, in the browser's storage.
  */
 function runtimeParts(runtime, keep) {
-  // By streaming, so that the browser keeps machine code for the next visit.
-  const compile = (/** @type {string} */ name) => WebAssembly.compileStreaming(get(new URL(name, runtime)));
-  const program = compile("pyodide.asm.wasm");
+  const program = compile(new URL("pyodide.asm.wasm", runtime));
   const lock = get(new URL("pyodide-lock.json", runtime)).then((response) => response.json());
   return {
     lock,
     program,
-    tokenizers: Promise.all([lock, program]).then(([{ snapshot }]) => snapshot && compile("tokenizers.wasm")), // needed after the program
+    tokenizers: Promise.all([lock, program]).then(([{ snapshot }]) => snapshot && compile(new URL("tokenizers.wasm", runtime))), // needed after the program
     snapshot: lock.then(({ snapshot }) => snapshot && openSnapshot(new URL(snapshot.file_name, runtime).href, snapshot.sha256, keep)),
   };
 }
 
-/** @param {string | URL} url */
+/** By streaming, so that the browser keeps machine code for the next visit; not all hosts know the type. @param {URL} url */
+async function compile(url) {
+  const response = await get(url);
+  const isTyped = response.headers.get("Content-Type")?.startsWith("application/wasm");
+  return isTyped ? WebAssembly.compileStreaming(response) : WebAssembly.compile(await response.arrayBuffer());
+}
+
+/** @param {URL | string} url */
 async function get(url) {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);

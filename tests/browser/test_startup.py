@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from build_wheels import SNAPSHOT, VARIANTS, Snapshot, list_snapshot, pack_snapshot, unpack_snapshot
+from inpage import serve
 from inpage.serve import Handler
 from tests.browser.pages import BLANK, open_page, serve_site
 
@@ -133,6 +134,16 @@ def test_an_unpacked_snapshot_will_do(browser: Any, tmp_path: Path) -> None:
         path = tmp_path / "site" / "runtime" / SNAPSHOT
         replace(path, gzip.decompress(path.read_bytes()))
         assert start(browser, url)[0]
+
+
+def test_a_host_need_not_know_the_type_of_webassembly(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(serve._TYPES, ".wasm")
+    with serve_site(tmp_path / "site", MODEL) as url:
+        wheels, _, said = start(browser, url)
+        assert wheels == wheels_of(tmp_path / "site")
+        assert not [text for text in said if "snapshot" in text]
 
 
 class Log(Handler):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .executors.base import Executor
 
 REGISTERS = 64
+REGISTER_BYTES = 4 * REGISTERS
 MAX_PROGRAMS = 32
 
 
@@ -94,10 +95,11 @@ class Program:
         self.arena_bytes = recorder.arena.peak
         self.inputs = inputs
         self.outputs = outputs
-        # Inputs are the first that the arena holds, one after another, so one write brings all of them: with these
-        # bytes between each and the next.
+        # Registers and inputs are the first that the arena holds, one after another, so one write brings all of them:
+        # with these bytes between each input and the next.
         ends = [slot.offset for slot in inputs[1:]]
-        self.gaps = [bytes(end - slot.offset - slot.nbytes) for slot, end in zip(inputs, ends, strict=False)] + [b""]
+        self.gaps = [bytes(end - slot.offset - slot.nbytes) for slot, end in zip(inputs, ends, strict=False)]
+        self.gaps += [b""] * bool(inputs)
         self.address = 0
         self.linked = -1
         self._executor = recorder.executor
@@ -121,6 +123,7 @@ class Recorder:
         self.words = array("I")
         self.relocations = array("I")
         self.arena = Allocator()
+        self.arena.allocate(REGISTER_BYTES)
         self.constants: list[Constant] = []
         self._instructions: list[Instruction] = []
         self._numbers = count(1)

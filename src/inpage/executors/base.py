@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..errors import DisposedError, KernelError
 from ..optable import BY_NUMBER
-from ..program import REGISTERS, Program
+from ..program import REGISTER_BYTES, Program
 from .memory import Allocator
 
 
@@ -24,7 +24,6 @@ class Executor(ABC):
     def __init__(self, heap_start: int) -> None:
         self._heap = Allocator(heap_start)
         self._arena = (0, 0)  # address, bytes
-        self._registers = 0
         self.users = 0
         self.closed = False
 
@@ -81,11 +80,13 @@ class Executor(ABC):
     def run(self, program: Program, inputs: Sequence[Any], registers: Sequence[int] = ()) -> list[bytes]:
         """Outputs of one run. `inputs` are bytes-like, one for each slot of `program.inputs`."""
         base = self._link(program)
-        if program.inputs:
-            self.write(base, b"".join(chain.from_iterable(zip(inputs, program.gaps, strict=True))))
+        parts = chain.from_iterable(zip(inputs, program.gaps, strict=True))
         if registers:
-            self.write(self._registers, array("i", registers))
-        failed = self.execute(program.address, len(program.words), self._registers)
+            file = array("i", registers)
+            self.write(base, b"".join((file, bytes(REGISTER_BYTES - 4 * len(file)), *parts)))
+        elif program.inputs:
+            self.write(base + REGISTER_BYTES, b"".join(parts))
+        failed = self.execute(program.address, len(program.words), base)
         if failed:
             raise self._failure(program, failed - 1)
         return [self.read(base + slot.offset, slot.nbytes) for slot in program.outputs]
@@ -94,8 +95,6 @@ class Executor(ABC):
         """Put the program into kernel memory with its addresses for the present arena; returns the arena's address."""
         if self.closed:
             raise DisposedError(f"The {self.name} executor was closed.", hint="Load the model again.")
-        if not self._registers:
-            self._registers = self.allocate(4 * REGISTERS)
         address, nbytes = self._arena
         if program.arena_bytes > nbytes or not address:
             if address:

@@ -102,16 +102,18 @@ class Program:
         self.gaps += [b""] * bool(inputs)
         self.address = 0
         self.linked = -1
-        self._executor = recorder.executor
+        self.executor = recorder.executor
+        self.disposed = False
         self._constants = recorder.constants
 
     def dispose(self) -> None:
         """Free what the program holds in kernel memory."""
+        self.disposed = True
         for constant in self._constants:
-            self._executor.free(constant.address)
+            self.executor.free(constant.address)
         self._constants = []
         if self.address:
-            self._executor.free(self.address)
+            self.executor.free(self.address)
             self.address, self.linked = 0, -1
 
 
@@ -248,13 +250,26 @@ def record(function: Callable[..., Any], executor: "Executor", arguments: dict[s
             raise
 
 
+class Replay(NamedTuple):
+    """A program, and the structure of its result with `Slot`s for tensors."""
+
+    program: Program
+    structure: Any
+
+    def run(self, data: Sequence[Any], registers: Sequence[int] = ()) -> Any:
+        """The result for the bytes of inputs and the values of the first registers."""
+        results = iter(self.program.executor.run(self.program, data, registers))
+        return _map(self.structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
+
+
 class Recorded:
     """A function with its programs; what `jit` returns."""
 
     def __init__(self, function: Callable[..., Any], executor: "Executor") -> None:
         self._function = function
         self._executor = executor
-        self._programs: OrderedDict[Any, tuple[Program, Any]] = OrderedDict()
+        self._programs: OrderedDict[Any, Replay] = OrderedDict()
+        self.last: Replay | None = None  # of the last call
 
     def __call__(self, *, registers: Sequence[int] = (), **arguments: Any) -> Any:
         """Run with host tensors as inputs and the values of the first registers.
@@ -270,23 +285,22 @@ class Recorded:
                 data.append(value.data)
             else:
                 signature.append((name, getattr(value, "program_key", value)))
-        program, structure = self._program(tuple(signature), arguments)
-        results = iter(self._executor.run(program, data, registers))
-        return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
+        self.last = self._program(tuple(signature), arguments)
+        return self.last.run(data, registers)
 
     def dispose(self) -> None:
         """Free all programs."""
-        for program, _ in self._programs.values():
-            program.dispose()
+        for replay in self._programs.values():
+            replay.program.dispose()
         self._programs.clear()
 
-    def _program(self, signature: Any, arguments: dict[str, Any]) -> tuple[Program, Any]:
+    def _program(self, signature: Any, arguments: dict[str, Any]) -> Replay:
         found = self._programs.get(signature)
         if found is None:
-            found = record(self._function, self._executor, arguments)
+            found = Replay(*record(self._function, self._executor, arguments))
             self._programs[signature] = found
             if len(self._programs) > MAX_PROGRAMS:
-                self._programs.popitem(last=False)[1][0].dispose()
+                self._programs.popitem(last=False)[1].program.dispose()
         else:
             self._programs.move_to_end(signature)
         return found

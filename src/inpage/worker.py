@@ -18,12 +18,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from itertools import count
+from time import perf_counter
 from typing import Any, cast
 
 from .errors import AbortError, ConfigError, DisposedError, InpageError, InputError
 from .tensor import Tensor
 
 PROTOCOL = 1
+PAUSE = 0.025  # seconds of work between two looks for messages: what costs too much for every token, and few frames
 _MISSING = object()
 
 Message = dict[str, Any]
@@ -256,22 +258,36 @@ class Server:
 
 
 async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> Any:
-    """Result of a generator that yields (done, total) after every batch; messages can arrive between two batches.
+    """Result of a generator that yields (done, total) after every piece of work.
 
-    A third element has further fields of the progress event.
+    Every `PAUSE` seconds, between two pieces, progress is reported and messages can arrive. A third element, when it is
+    called, gives further fields of the progress that was made since its last call; it is, before another takes its place.
     """
+    waiting: Any = None  # what is not reported yet
+    due = 0.0
     try:
         while True:
-            done, total, *more = next(steps)
+            step = next(steps)
+            if report is not None and waiting is not None and waiting[2:] != step[2:]:
+                report(_progress(*waiting))
+            waiting = step
+            if perf_counter() < due:
+                continue
             if report is not None:
-                event = {"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1)}
-                report(event | (more[0] if more else {}))
-            if done < total:
+                report(_progress(*step))
+            if step[0] < step[1]:
                 await asyncio.sleep(0)
+            waiting, due = None, perf_counter() + PAUSE
     except StopIteration as stop:
+        if report is not None and waiting is not None:
+            report(_progress(*waiting))
         return stop.value
     finally:
         steps.close()
+
+
+def _progress(done: int, total: int, more: Callable[[], Message] = dict) -> Message:
+    return {"status": "run", "done": done, "total": total, "progress": 100 * done / max(total, 1), **more()}
 
 
 def _apply(function: Any, args: list[Any], kwargs: Message, name: str) -> Any:

@@ -22,16 +22,19 @@ async function generator(model, dtype) {
   const tokenizer = await AutoTokenizer.from_pretrained(model);
   return {
     async generate(prompt, newTokens) {
-      const at = [];
+      /** When there were how many tokens; events may bring several. @type {{time: number, done: number}[]} */
+      const seen = [];
       const started = performance.now();
       const options = { max_new_tokens: newTokens, do_sample: false, eos_token_id: [], return_full_text: false };
-      const progress_callback = (event) => {
-        if (event.status === "run" && event.done > at.length) at.push(performance.now());
+      const progress_callback = ({ status, done }) => {
+        if (status === "run" && done > (seen.at(-1)?.done ?? 0)) seen.push({ time: performance.now(), done });
       };
       const [{ generated_text: text }] = await generate(prompt, { ...options, progress_callback });
       const { input_ids } = await tokenizer(prompt);
+      const [first, last] = [seen[0], seen.at(-1)];
       return {
-        promptTokens: input_ids.length, newTokens: at.length, prefillMs: at[0] - started, decodeMs: at.at(-1) - at[0], text,
+        promptTokens: input_ids.length, newTokens: last.done - first.done + 1,
+        prefillMs: first.time - started, decodeMs: last.time - first.time, text,
       };
     },
   };

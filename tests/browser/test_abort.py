@@ -124,7 +124,7 @@ def test_decoding(page: Opened) -> None:
         const tries = [];
         for (let i = 0; i < count; i++) {
           const begin = (signal, progress_callback) => generate(text, {...options, signal, progress_callback});
-          tries.push(await aborted(begin, ({status, done}) => status === "run" && done === 5 + i));
+          tries.push(await aborted(begin, ({status, done}) => status === "run" && done >= 5 + i));
         }
         // The reader leaves the loop, which calls the iterator's return().
         for (let i = 0; i < count; i++) {

@@ -322,7 +322,7 @@ def test_progress_and_abort_of_a_running_call(page: Opened) -> None:
         const controller = new AbortController();
         const seen = [];
         const outcome = await extract(texts, {pooling: "mean", batch_size: 1, signal: controller.signal,
-            progress_callback: (event) => { seen.push(event.done); if (event.done === 3) controller.abort("enough"); }})
+            progress_callback: (event) => { seen.push(event.done); if (event.done >= 3) controller.abort("enough"); }})
             .then(() => "finished", ({name, code, details}) => [name, code, details.reason]);
         const waiting = new AbortController();
         const first = extract(texts, {pooling: "mean"});
@@ -335,10 +335,12 @@ def test_progress_and_abort_of_a_running_call(page: Opened) -> None:
         """,
         name=MINILM,
     )
-    assert [event["done"] for event in shown["events"]] == list(range(4, 65, 4))
+    done = [event["done"] for event in shown["events"]]
+    assert done == sorted(set(done)) and set(done) <= set(range(4, 65, 4))
+    assert done[0] == 4
     assert shown["events"][-1] == {"status": "run", "done": 64, "total": 64, "progress": 100}
     assert shown["outcome"] == ["AbortError", "aborted", "enough"]
-    assert shown["seen"] == [1, 2, 3]
+    assert shown["seen"][-2] < 3 <= shown["seen"][-1] < 64
     assert shown["after"] == ["aborted", [64, 384]]
     assert shown["early"] == "aborted"
 

@@ -662,13 +662,13 @@ FIXED: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
 
 def test_turns_of_a_conversation_compute_their_new_tokens_only(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[int] = []
-    run = pipe.model.next_token
+    run = Session._run
 
-    def counted(**arguments: Any) -> Any:
-        fed.append(arguments["input_ids"].shape[1])
-        return run(**arguments)
+    def counted(session: Session, ids: list[list[int]], *arguments: Any) -> Any:
+        fed.append(len(ids[0]))
+        return run(session, ids, *arguments)
 
-    monkeypatch.setattr(pipe.model, "next_token", counted)
+    monkeypatch.setattr(Session, "_run", counted)
     chat = pipe(CHAT, **FIXED)[0]["generated_text"]
     chat += [{"role": "user", "content": "More"}]
     fed.clear()
@@ -688,11 +688,12 @@ def test_steps_give_the_text(pipe: Any) -> None:
     texts = {0: "", 1: ""}
     while True:
         try:
-            done, total, more = next(steps)
+            done, total, fields = next(steps)
         except StopIteration as stop:
             results = stop.value
             break
         assert 0 <= done <= total == 5
+        more = fields()
         texts[more["index"]] += more["text"]
     assert [result[0]["generated_text"] for result in results] == ["Once" + texts[0], "Twice" + texts[1]]
 

@@ -1,6 +1,7 @@
 """The worker's side of the protocol, driven as the page drives it: messages in, messages out."""
 
 import asyncio
+import time
 from collections import namedtuple
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from inpage.env import Environment
 from inpage.errors import UnsupportedError
 from inpage.tensor import Tensor
-from inpage.worker import PROTOCOL, Server
+from inpage.worker import PAUSE, PROTOCOL, Server
 
 Report = namedtuple("Report", "missing unexpected")
 
@@ -30,15 +31,37 @@ class Pipeline:
     def __call__(self, values: list[int]) -> list[int]:
         raise AssertionError("the worker runs `steps`")
 
-    def steps(self, values: list[int], *, factor: int = 2) -> Generator[tuple[int, int], None, list[int]]:
+    def steps(
+        self, values: list[int], *, factor: int = 2, seconds: float = 0
+    ) -> Generator[tuple[int, int], None, list[int]]:
         results = []
         try:
             for value in values:
+                time.sleep(seconds)
                 results.append(value * factor)
                 yield len(results), len(values)
         finally:
             self.closed_after = len(results)
         return results
+
+    def write_steps(self, words: list[str], seconds: float) -> Generator[Any, None, str]:
+        """Every letter is a step, every word a part with fields of its own."""
+        for place, word in enumerate(words):
+            new: list[str] = []
+
+            def fields(place: int = place, new: list[str] = new) -> dict[str, Any]:
+                text = "".join(new)
+                new.clear()
+                return {"index": place, "text": text}
+
+            for done, letter in enumerate(word):
+                time.sleep(seconds)
+                new.append(letter)
+                yield done + 1, len(word), fields
+        return " ".join(words)
+
+    def write(self, words: list[str], seconds: float) -> str:
+        raise AssertionError("the worker runs `write_steps`")
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tensor.dims
@@ -296,6 +319,27 @@ def test_progress_is_sent_only_to_the_request_that_asked() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("seconds", [0, PAUSE / 4, 1.2 * PAUSE])
+def test_progress_of_many_steps_is_reported_together_and_in_full(seconds: float) -> None:
+    words = ["first", "second", "x", "the very last one"]
+
+    async def scenario() -> None:
+        page = Page(pipeline=Pipeline)
+        handle = (await page.request("create", name="pipeline"))["handle"]
+        params = {"method": "write", "args": [words, seconds], "progress": True}
+        assert await page.request("call", handle=handle, **params) == " ".join(words)
+        events = page.events(page.last)
+        for place, word in enumerate(words):
+            mine = [event for event in events if event["index"] == place]
+            assert "".join(event["text"] for event in mine) == word
+            assert mine[-1]["done"] == len(word)
+        steps = sum(map(len, words))
+        assert len(events) == steps if seconds > PAUSE else len(events) < steps
+        assert events[0]["done"] == 1, "the first comes at once"
+
+    run(scenario)
+
+
 def test_abort_ends_a_request_that_waits_loads_or_runs() -> None:
     started: list[str] = []
 
@@ -314,7 +358,7 @@ def test_abort_ends_a_request_that_waits_loads_or_runs() -> None:
         assert started == ["a"]
 
         handle = (await page.request("create", name="pipeline"))["handle"]
-        running = page.send("call", handle=handle, args=[list(range(1000))], progress=True)
+        running = page.send("call", handle=handle, args=[list(range(1000))], kwargs={"seconds": 0.001}, progress=True)
         while len(page.events(page.last)) < 3:
             await asyncio.sleep(0)
         await page.server.handle({"jsonrpc": "2.0", "method": "abort", "params": {"id": page.last}})

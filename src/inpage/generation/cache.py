@@ -282,11 +282,24 @@ class Cache:
             if self._mask is not None:
                 self._show(before or [bytearray(b"\1" * self._length) for _ in self._mask])
             raise
+        self.add(length)
+        if self._mask is not None:
+            self._mask = [row.ljust(self._length, b"\1") for row in self._mask]
+
+    def registers_for(self, length: int) -> list[int] | None:
+        """The registers of a run that fills `length` more rows; None unless blocks have room and no token is hidden.
+
+        `add` counts them after the run. This is `extended` for a program that was recorded before.
+        """
+        if self._mask is not None or any(group.rows + length > group.capacity for group in self._groups):
+            return None
+        return self._registers(length)
+
+    def add(self, length: int) -> None:
+        """Count `length` more tokens as seen."""
         for group in self._groups:
             group.rows += length
         self._length += length
-        if self._mask is not None:
-            self._mask = [row.ljust(self._length, b"\1") for row in self._mask]
 
     def _capacity(self, group: _Group, needed: int, length: int) -> int:
         """Rows to allocate where `needed` are too many for the present block."""

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,7 +14,7 @@ from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
 from .processors import default_processors
 from .scores import Ids
-from .session import Session, make_cache, next_token, unconditional
+from .session import Session, make_cache, unconditional
 from .stopping_criteria import (
     EosTokenCriteria,
     MaxLengthCriteria,
@@ -65,10 +64,6 @@ class GenerationMixin:
         if name not in self._functions:
             self._functions[name] = self.jit(function)
         return self._functions[name]
-
-    def next_token(self, **arguments: Any) -> Any:
-        """`session.next_token` over this model, recorded once for each signature."""
-        return self.function("next_token", partial(next_token, self.forward))(**arguments)
 
     def generate(self, inputs: Any = None, generation_config: GenerationConfig | None = None, **options: Any) -> Any:
         """Continue sequences: int32 tokens [batch * num_return_sequences, length], prompts included.

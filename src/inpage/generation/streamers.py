@@ -50,7 +50,7 @@ class IncrementalDecoder:
     def end(self) -> str:
         """The rest."""
         text = self._without_stops(self._new_text()) + self._held
-        self._held = ""
+        self._held, self._start, self._read = "", len(self._ids), len(self._ids)
         return "" if self.stopped and not text else text
 
     def _new_text(self) -> str:

@@ -148,6 +148,11 @@ class CausalModel(PreTrainedModel):
             inputs["attention_mask"] = Tensor.from_values(mask, "int32")
         return inputs
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a program that was recorded over a cache needs nothing but tokens and the cache's registers."""
+        return not (self.backbone.places_tokens or self.backbone.dynamic_rope or self.backbone.max_learned_positions)
+
     def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
         """Run with room in the cache for the new tokens, and with the frequencies of positions that need them."""
         cache: Cache | None = arguments.get("past_key_values")

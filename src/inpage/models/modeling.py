@@ -8,7 +8,7 @@ from .. import nn
 from ..checks import check_flags
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..executors import acquire, release
-from ..program import Recorded
+from ..program import Recorded, Replay
 from ..program import jit as record_on_first_call
 from ..runtime import Awaitable, resolve
 from ..tensor import Tensor
@@ -205,6 +205,11 @@ class ModelFunction:
         """As `program.Recorded`. Raises DisposedError once the model is gone."""
         _ = self._model.executor
         return self._model.replay(self._recorded, arguments)
+
+    @property
+    def last(self) -> Replay | None:
+        """The program of the last call."""
+        return self._recorded.last
 
     def dispose(self) -> None:
         """Free the programs."""

@@ -96,26 +96,28 @@ class _Collector(BaseStreamer):
         self.ids: list[int] = []
         self.rows = 0
         self._decoder = IncrementalDecoder(tokenizer, stop_strings or (), **decode_options)
-        self._text: list[str] = []
+        self._taken = 0  # tokens whose text has been taken
+        self._ended = False
 
     def put(self, value: Any) -> None:
         if self.also is not None:
             self.also.put(value)
         if not self.rows:
             self.rows, self.ids = len(value), list(value[0])
+            self._taken = len(self.ids)
         else:
             self.ids.append(value[0])
-            self._text.append(self._decoder.put(value[:1]))
 
     def end(self) -> None:
         if self.also is not None:
             self.also.end()
-        self._text.append(self._decoder.end())
+        self._ended = True
 
     def take(self) -> str:
         """The text that came since the last call."""
-        text, self._text = "".join(self._text), []
-        return text
+        new, self._taken = self.ids[self._taken :], len(self.ids)
+        text = self._decoder.put(new) if new else ""
+        return text + self._decoder.end() if self._ended else text
 
 
 class TextGenerationPipeline(Pipeline):
@@ -142,9 +144,10 @@ class TextGenerationPipeline(Pipeline):
         return hasattr(model, "generate_steps")
 
     def steps(self, *inputs: Any, **options: Any) -> Generator[Any, None, Any]:
-        """The call in steps: yields (tokens done, tokens at most, {"index", "text"}) after every token.
+        """The call in steps: yields (tokens done, tokens at most, fields) after every token.
 
-        The text is what is new of input number "index", for calls without beams whose batches have one row.
+        `fields()` is {"index", "text"}: what is new of the text of input number "index" since `fields` was called last,
+        for calls without beams whose batches have one row.
         """
         self._check_usable()
         arguments, options = self._sort_arguments(inputs, options)
@@ -223,18 +226,22 @@ class TextGenerationPipeline(Pipeline):
             **given,
         )
         done = total = 0
+
+        def fields() -> dict[str, Any]:
+            return {"index": start, "text": collector.take() if collector else ""}
+
         try:
             while True:
                 done, total = next(steps)
-                yield done, total, {"index": start, "text": collector.take() if collector else ""}
+                yield done, total, fields
         except StopIteration as stop:
             sequences = stop.value
         finally:
             steps.close()
             if cache is not None and collector is not None:
                 self._cached = collector.ids[: cache.get_seq_length()]
-        if collector is not None and (rest := collector.take()):
-            yield done, total, {"index": start, "text": rest}
+        if collector is not None:
+            yield done, total, fields
         return sequences.tolist()
 
     def _generation_options(self, options: Any) -> dict[str, Any]:

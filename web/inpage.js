@@ -231,7 +231,7 @@ class Connection {
   constructor() {
     const url = absoluteURL(env.workerURL);
     this.#worker = new Worker(sameOrigin(url), { type: "module", name: "inpage" });
-    this.#worker.onmessage = ({ data }) => this.#receive(data);
+    this.#worker.onmessage = ({ data }) => this.#receive(typeof data === "string" ? JSON.parse(data) : data);
     this.#worker.onerror = (event) => {
       event.preventDefault();
       const hint = "Serve worker/inpage-worker.js, and set env.workerURL to its URL.";

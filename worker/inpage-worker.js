@@ -428,8 +428,9 @@ function dispatch(message, answer) {
   }
 }
 
-/** @param {Message} message */
+/** @param {Message | string} message  A text is that of a notification in JSON. */
 function post(message) {
+  if (typeof message === "string") return globalThis.postMessage(message);
   end(message);
   globalThis.postMessage(message, { transfer: [...buffers(message)] });
 }

@@ -95,25 +95,32 @@ class Program:
         self.arena_bytes = recorder.arena.peak
         self.inputs = inputs
         self.outputs = outputs
-        # Registers and inputs are the first that the arena holds, one after another, so one write brings all of them:
-        # with these bytes between each input and the next.
-        ends = [slot.offset for slot in inputs[1:]]
-        self.gaps = [bytes(end - slot.offset - slot.nbytes) for slot, end in zip(inputs, ends, strict=False)]
-        self.gaps += [b""] * bool(inputs)
+        # Registers and inputs are the first that the arena holds, one after another, so one write brings all of them.
+        self.places = [(slot.offset, slot.offset + slot.nbytes) for slot in inputs]
+        self.staged = bytearray(self.places[-1][1] if inputs else REGISTER_BYTES)
+        self.ints = memoryview(self.staged).cast("i")
+        self.results = [(slot.offset, slot.nbytes) for slot in outputs]
         self.address = 0
         self.linked = -1
-        self.executor = recorder.executor
+        self._executor = recorder.executor
         self.disposed = False
         self._constants = recorder.constants
+
+    def stage(self, inputs: Iterable[Any], registers: Sequence[int] = ()) -> None:
+        """Set the values of the next run: inputs as bytes-like objects, and those of the first registers."""
+        for i, value in enumerate(registers):
+            self.ints[i] = value
+        for (start, stop), data in zip(self.places, inputs, strict=True):
+            self.staged[start:stop] = data
 
     def dispose(self) -> None:
         """Free what the program holds in kernel memory."""
         self.disposed = True
         for constant in self._constants:
-            self.executor.free(constant.address)
+            self._executor.free(constant.address)
         self._constants = []
         if self.address:
-            self.executor.free(self.address)
+            self._executor.free(self.address)
             self.address, self.linked = 0, -1
 
 
@@ -250,26 +257,14 @@ def record(function: Callable[..., Any], executor: "Executor", arguments: dict[s
             raise
 
 
-class Replay(NamedTuple):
-    """A program, and the structure of its result with `Slot`s for tensors."""
-
-    program: Program
-    structure: Any
-
-    def run(self, data: Sequence[Any], registers: Sequence[int] = ()) -> Any:
-        """The result for the bytes of inputs and the values of the first registers."""
-        results = iter(self.program.executor.run(self.program, data, registers))
-        return _map(self.structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
-
-
 class Recorded:
     """A function with its programs; what `jit` returns."""
 
     def __init__(self, function: Callable[..., Any], executor: "Executor") -> None:
         self._function = function
         self._executor = executor
-        self._programs: OrderedDict[Any, Replay] = OrderedDict()
-        self.last: Replay | None = None  # of the last call
+        self._programs: OrderedDict[Any, tuple[Program, Any]] = OrderedDict()
+        self.last: Program | None = None  # that the last call has run
 
     def __call__(self, *, registers: Sequence[int] = (), **arguments: Any) -> Any:
         """Run with host tensors as inputs and the values of the first registers.
@@ -285,22 +280,23 @@ class Recorded:
                 data.append(value.data)
             else:
                 signature.append((name, getattr(value, "program_key", value)))
-        self.last = self._program(tuple(signature), arguments)
-        return self.last.run(data, registers)
+        self.last, structure = self._program(tuple(signature), arguments)
+        results = iter(self._executor.run(self.last, data, registers))
+        return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
 
     def dispose(self) -> None:
         """Free all programs."""
-        for replay in self._programs.values():
-            replay.program.dispose()
+        for program, _ in self._programs.values():
+            program.dispose()
         self._programs.clear()
 
-    def _program(self, signature: Any, arguments: dict[str, Any]) -> Replay:
+    def _program(self, signature: Any, arguments: dict[str, Any]) -> tuple[Program, Any]:
         found = self._programs.get(signature)
         if found is None:
-            found = Replay(*record(self._function, self._executor, arguments))
+            found = record(self._function, self._executor, arguments)
             self._programs[signature] = found
             if len(self._programs) > MAX_PROGRAMS:
-                self._programs.popitem(last=False)[1].program.dispose()
+                self._programs.popitem(last=False)[1][0].dispose()
         else:
             self._programs.move_to_end(signature)
         return found

@@ -3,7 +3,7 @@
 Requests `{jsonrpc, id, method, params}` run one at a time, in order of arrival, and each is answered by `{jsonrpc, id,
 result}` or `{jsonrpc, id, error}`. The methods and their params are those of `Server._methods`. Notifications: the
 page sends `abort {id}`, which ends a request that waits, loads or runs (between two batches); the worker sends
-`progress {id, event}` while a request that asked for it (`progress: true`) is at work.
+`progress {id, event}` while a request that asked for it (`progress: true`) is at work, as JSON text.
 
 Values cross as themselves, but for two: a tensor is `{$type: "tensor", dtype, dims, data}` with a typed array as data,
 and an object that has no value form stays in the worker's table as `{$type: "handle", handle, class, callable,
@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from itertools import count
+from json import dumps
 from time import perf_counter
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from .errors import AbortError, ConfigError, DisposedError, InpageError, InputEr
 from .tensor import Tensor
 
 PROTOCOL = 1
-PAUSE = 0.025  # seconds of work between two looks for messages: what costs too much for every token, and few frames
+PAUSE = 0.05  # seconds of work between two looks for messages: they cost much of what a token does
 _MISSING = object()
 
 Message = dict[str, Any]
@@ -86,7 +87,7 @@ class Server:
         self._post({"jsonrpc": "2.0", "id": identifier, **outcome})
 
     def _report(self, identifier: Any, event: Message) -> None:
-        params = {"id": identifier, "event": self._encode(event)}
+        params = {"id": identifier, "event": event}
         self._post({"jsonrpc": "2.0", "method": "progress", "params": params})
 
     async def _run(self, version: Any, method: Any, params: Any) -> Any:
@@ -260,8 +261,8 @@ class Server:
 async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> Any:
     """Result of a generator that yields (done, total) after every piece of work.
 
-    Every `PAUSE` seconds, between two pieces, progress is reported and messages can arrive. A third element, when it is
-    called, gives further fields of the progress that was made since its last call; it is, before another takes its place.
+    Every `PAUSE` seconds, between two pieces, progress is reported and messages can arrive. A third element gives, when
+    called, further fields of the event: about what was done since the call before. Each is called at its end.
     """
     waiting: Any = None  # what is not reported yet
     due = 0.0
@@ -371,7 +372,10 @@ def connect(post: Any) -> Callable[[Any], None]:
     from_entries = js.Object.fromEntries
 
     def send(message: Message) -> None:
-        post(ffi.to_js(message, dict_converter=from_entries, create_pyproxies=False))
+        if "method" in message:  # often sent, and plain: as one text
+            post(dumps(message))
+        else:
+            post(ffi.to_js(message, dict_converter=from_entries, create_pyproxies=False))
 
     def receive(message: Any) -> None:
         task = asyncio.ensure_future(server.handle(message.to_py()))

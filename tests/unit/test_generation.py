@@ -426,8 +426,8 @@ def test_candidates_of_beams_come_from_the_kernels(
 ) -> None:
     options = {"num_beams": 3, "max_new_tokens": 8, "attention_mask": MASK, **options}
     rows: list[Any] = []
-    row = sessions._row
-    monkeypatch.setattr(sessions, "_row", lambda data: rows.append(data) or row(data))
+    split = sessions._split
+    monkeypatch.setattr(sessions, "_split", lambda *values: rows.append(values) or split(*values))
     found = model.generate(BATCH, **options).tolist()
     assert not rows
     assert found == model.generate(BATCH, **options, logits_processor=[lambda ids, scores: scores]).tolist()

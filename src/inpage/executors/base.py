@@ -6,12 +6,11 @@ A subclass brings a memory and six primitives over it: `size`, `grow`, `write`, 
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, ClassVar
 
 from ..errors import DisposedError, KernelError
 from ..optable import BY_NUMBER
-from ..program import REGISTER_BYTES, Program
+from ..program import Program
 from .memory import Allocator
 
 
@@ -79,17 +78,18 @@ class Executor(ABC):
 
     def run(self, program: Program, inputs: Sequence[Any], registers: Sequence[int] = ()) -> list[bytes]:
         """Outputs of one run. `inputs` are bytes-like, one for each slot of `program.inputs`."""
+        program.stage(inputs, registers)
+        return self.run_staged(program)
+
+    def run_staged(self, program: Program) -> list[bytes]:
+        """Outputs of one run with the inputs and registers that the program has staged."""
         base = self._link(program)
-        parts = chain.from_iterable(zip(inputs, program.gaps, strict=True))
-        if registers:
-            file = array("i", registers)
-            self.write(base, b"".join((file, bytes(REGISTER_BYTES - 4 * len(file)), *parts)))
-        elif program.inputs:
-            self.write(base + REGISTER_BYTES, b"".join(parts))
+        if program.staged:
+            self.write(base, program.staged)
         failed = self.execute(program.address, len(program.words), base)
         if failed:
             raise self._failure(program, failed - 1)
-        return [self.read(base + slot.offset, slot.nbytes) for slot in program.outputs]
+        return [self.read(base + offset, nbytes) for offset, nbytes in program.results]
 
     def _link(self, program: Program) -> int:
         """Put the program into kernel memory with its addresses for the present arena; returns the arena's address."""

@@ -115,6 +115,6 @@ class AssistedDecoding(Decoding):
             ids.append(tokens[0])
             if self.request.streamer is not None:
                 self.request.streamer.put(tokens)
-            self.finished = self.request.criteria(self.ids, rows)
+            self.finished = self.ended(self.ids, rows)
             if self.finished[0] or place == len(guesses) or tokens[0] != guesses[place]:
                 return

@@ -195,7 +195,7 @@ class Cache:
         if self._reorder is None:
             self._reorder = Recorded(self._record_reorder, self._on())
         index = Tensor.from_values(list(beam_idx), "int32")
-        self._reorder(index=index, cache=self, registers=self._registers(0))
+        self._reorder(index=index, cache=self, registers=self.registers(0))
         if self._mask is not None:
             self._mask = [bytearray(self._mask[i]) for i in beam_idx]
 
@@ -277,7 +277,7 @@ class Cache:
         if mask is not None:
             self._hide(mask, length)
         try:
-            yield self._registers(length)
+            yield self.registers(length)
         except BaseException:
             if self._mask is not None:
                 self._show(before or [bytearray(b"\1" * self._length) for _ in self._mask])
@@ -286,14 +286,13 @@ class Cache:
         if self._mask is not None:
             self._mask = [row.ljust(self._length, b"\1") for row in self._mask]
 
-    def registers_for(self, length: int) -> list[int] | None:
-        """The registers of a run that fills `length` more rows; None unless blocks have room and no token is hidden.
+    def fits(self, length: int) -> bool:
+        """Whether `length` more tokens need no block to move, and no token is hidden.
 
-        `add` counts them after the run. This is `extended` for a program that was recorded before.
+        Then a program that was recorded with the present `program_key` can run with `registers`, and `add` counts the
+        tokens after it: `extended` without a look at what has not changed.
         """
-        if self._mask is not None or any(group.rows + length > group.capacity for group in self._groups):
-            return None
-        return self._registers(length)
+        return self._mask is None and not any(group.rows + length > group.capacity for group in self._groups)
 
     def add(self, length: int) -> None:
         """Count `length` more tokens as seen."""
@@ -319,7 +318,8 @@ class Cache:
             self.layers.append(layer)
         self._groups = list(groups.values())
 
-    def _registers(self, length: int) -> list[int]:
+    def registers(self, length: int) -> list[int]:
+        """What programs refer to, in a run that adds `length` tokens."""
         values = [self._length]
         for group in self._groups:
             values += (group.rows, group.rows + length)

@@ -27,7 +27,7 @@ class Request:
     prompts: Ids
     config: GenerationConfig
     processors: LogitsProcessorList
-    criteria: StoppingCriteriaList
+    criteria: StoppingCriteriaList  # besides max_length and eos_token_id of the configuration
     random: Random
     streamer: Any = None
 
@@ -42,6 +42,7 @@ class _Base:
         self.dense, self.warpers = request.processors.parts()
         self.prompt_length = len(request.prompts[0])
         self.total = self.config.max_length - self.prompt_length
+        self.ends = frozenset(self.config.eos_tokens)
         self.scores: list[Tensor] = []
         self.logits: list[Tensor] = []
 
@@ -63,6 +64,14 @@ class _Base:
                 self.session.repeat(times)
                 return repeated(stop.value, times)
             yield 0, self.total
+
+    def ended(self, ids: Ids, scores: Rows | None) -> list[bool]:
+        """Which sequences are done with their last token."""
+        whole = len(ids[0]) >= self.config.max_length
+        found = [whole or row[-1] in self.ends for row in ids]
+        if self.request.criteria:
+            found = [a or b for a, b in zip(found, self.request.criteria(ids, scores), strict=True)]
+        return found
 
     def finish_pad(self) -> int:
         """What stands behind the end of a sequence."""
@@ -88,7 +97,7 @@ class Decoding(_Base):
 
     def run(self) -> Steps:
         """Generate; yields after every token of the batch."""
-        streamer, criteria, pad = self.request.streamer, self.request.criteria, self.finish_pad()
+        streamer, pad = self.request.streamer, self.finish_pad()
         if streamer is not None:
             streamer.put(self.request.prompts)
         outputs = yield from self.prefill(self.wanted, self.config.num_return_sequences)
@@ -101,8 +110,7 @@ class Decoding(_Base):
                 self.ids[i].append(token)
             if streamer is not None:
                 streamer.put(tokens)
-            ends = criteria(self.ids, rows)
-            self.finished = [a or b for a, b in zip(self.finished, ends, strict=True)]
+            self.finished = [a or b for a, b in zip(self.finished, self.ended(self.ids, rows), strict=True)]
             made += 1
             yield made, self.total
             if all(self.finished):
@@ -176,7 +184,7 @@ class BeamDecoding(_Base):
             for i, search in enumerate(self.searches):
                 if going[i]:
                     mine = choices[i * self.width : (i + 1) * self.width]
-                    going[i] = search.advance(mine, partial(self.request.criteria, scores=rows))
+                    going[i] = search.advance(mine, partial(self.ended, scores=rows))
             made += 1
             yield made, self.total
             if not any(going):

@@ -15,13 +15,7 @@ from .decoding import BeamDecoding, Decoding, Request
 from .processors import default_processors
 from .scores import Ids
 from .session import Session, make_cache, unconditional
-from .stopping_criteria import (
-    EosTokenCriteria,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
+from .stopping_criteria import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
 
 Steps = Generator[tuple[int, int], None, Any]
 _random = Random()
@@ -307,15 +301,14 @@ def _prompts(
 
 
 def _criteria(config: GenerationConfig, tokenizer: Any, custom: Iterable[Any]) -> StoppingCriteriaList:
-    criteria = StoppingCriteriaList([MaxLengthCriteria(config.max_length)])
+    """What ends sequences, besides the greatest length and the tokens that end them."""
+    criteria = StoppingCriteriaList()
     if config.max_time is not None:
         criteria.append(MaxTimeCriteria(config.max_time))
     if config.stop_strings is not None:
         if tokenizer is None:
             raise InputError("stop_strings need the tokenizer.", hint="Give tokenizer=.")
         criteria.append(StopStringCriteria(tokenizer, config.stop_strings))
-    if config.eos_tokens:
-        criteria.append(EosTokenCriteria(config.eos_tokens))
     for criterion in custom:
         if not callable(criterion):
             raise InputError(f"A stopping criterion is called; {criterion!r:.60} cannot be.")

@@ -4,6 +4,7 @@ import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from itertools import chain
 from operator import and_
 from random import Random
 from time import perf_counter
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from .. import ops
 from ..errors import InputError, UnsupportedError
-from ..program import Replay
+from ..program import Program
 from ..tensor import Tensor, from_bytes
 from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
 from .scores import Candidates, Ids, Row, Rows, check_best
@@ -45,9 +46,9 @@ EDITS = 2048  # a program is recorded for so many, and for four times as many wh
 class _Last(NamedTuple):
     """The last run: what decides about its program, and that."""
 
-    signature: Any
-    key: Any
-    replay: Replay
+    asked: Any
+    key: Any  # of the cache
+    program: Program
 
 
 class Session:
@@ -173,58 +174,65 @@ class Session:
 
         `texts`, the whole sequences, are what the processors look at.
         """
-        inputs: dict[str, Any] = {"input_ids": _tensor(ids)}
-        if texts is not None and self.processors:
-            inputs |= changes(self.processors, texts, self.model.config.vocab_size)
-        if isinstance(wanted, Drawn):
-            numbers = array("f", self._draw(len(texts or ids)))
-            inputs["uniform"] = from_bytes((len(numbers),), "float32", memoryview(numbers))
+        more = {} if texts is None else self._more(texts, wanted)
         keep = 1 if texts is None else len(texts) // len(ids)
-        outputs, best = self._repeat(inputs, wanted, keep) or self._compute(inputs, seen, wanted, keep)
-        if best is not None:
-            for score in best.data:
+        asked = (wanted, keep, len(ids), len(ids[0]), *[tensor.shape for tensor in more.values()])
+        results = self._repeat(asked, ids, more)
+        if results is None:
+            results = self._compute(asked, ids, seen, more)
+        if "edited" in more or "kept" in more:
+            for score in _floats(results.pop()):
                 check_best(score)
         if wanted is None:
             return None
         if wanted == "logits":
-            return [_row(row.data) for row in outputs]
+            return _split(_floats(results[0]), self.model.config.vocab_size)
         if wanted == "argmax" or isinstance(wanted, Drawn):
-            return outputs.tolist()
-        values, tokens = outputs
-        return [Candidates(*row) for row in zip(tokens.tolist(), values.tolist(), strict=True)]
+            return _ints(results[0]).tolist()
+        count = len(texts or ids)
+        values, tokens = _floats(results[0]).tolist(), _ints(results[1]).tolist()
+        best = len(values) // count
+        return [Candidates(tokens[i : i + best], values[i : i + best]) for i in range(0, len(values), best)]
 
-    def _repeat(self, inputs: dict[str, Tensor], wanted: Wanted | None, keep: int) -> tuple[Any, Any] | None:
-        """`_compute` by the program of the run before, if that differs in values alone and the cache stays in place."""
-        last, length = self._last, inputs["input_ids"].shape[1]
-        if last is None or last.signature != _signature(inputs, wanted, keep) or last.key != self.cache.program_key:
-            return None
-        registers = self.cache.registers_for(length)
-        if registers is None or last.replay.program.disposed:
-            return None
-        outputs, best, _ = last.replay.run([tensor.data for tensor in inputs.values()], registers)
-        self.cache.add(length)
-        return outputs, best
+    def _more(self, texts: Ids, wanted: Wanted | None) -> dict[str, Tensor]:
+        """Inputs of `next_token` besides tokens, which depend on what is wanted after `texts`."""
+        more = changes(self.processors, texts, self.model.config.vocab_size) if self.processors else {}
+        if isinstance(wanted, Drawn):
+            numbers = array("f", self._draw(len(texts)))
+            more["uniform"] = from_bytes((len(numbers),), "float32", memoryview(numbers))
+        return more
 
-    def _compute(self, inputs: dict[str, Any], seen: int, wanted: Wanted | None, keep: int) -> tuple[Any, Any]:
-        """What is wanted, and the best of the changed logits."""
-        signature = _signature(inputs, wanted, keep)
+    def _repeat(self, asked: Any, ids: Ids, more: dict[str, Tensor]) -> list[bytes] | None:
+        """`_compute` by the program of the run before; None unless only values differ and the cache stays in place."""
+        last, cache, length = self._last, self.cache, len(ids[0])
+        if last is None or last.asked != asked or last.key is not cache.program_key or not cache.fits(length):
+            return None
+        program = last.program
+        if program.disposed:
+            return None
+        tokens = array("i", chain.from_iterable(ids))
+        program.stage([tokens, *[tensor.data for tensor in more.values()]], cache.registers(length))
+        results = self.model.executor.run_staged(program)
+        cache.add(length)
+        return results
+
+    def _compute(self, asked: Any, ids: Ids, seen: int, more: dict[str, Tensor]) -> list[bytes]:
+        """The bytes of what is wanted, and after them of the best of the changed logits, if any were changed."""
+        inputs: dict[str, Any] = {"input_ids": _tensor(ids), **more}
         if any(self.padding):
-            total = seen + inputs["input_ids"].shape[1]
+            total = seen + len(ids[0])
             inputs["attention_mask"] = _tensor([[0] * min(pad, total) + [1] * (total - pad) for pad in self.padding])
             inputs["position_ids"] = _tensor([[max(i - pad, 0) for i in range(seen, total)] for pad in self.padding])
         if self.cache is not None:
             inputs["past_key_values"] = self.cache
         flags = {f"output_{name}": True for name in self.seen}
-        outputs, best, details = self._function(**inputs, wanted=wanted, keep=keep, **flags)
+        wanted, keep, *_ = asked
+        results, details = self._function(**inputs, wanted=wanted, keep=keep, **flags)
         for name, found in self.seen.items():
             found.append(details[name])
         if self._repeats:
-            self._last = _Last(signature, self.cache.program_key, self._function.last)
-        return outputs, best
-
-
-def _signature(inputs: dict[str, Tensor], wanted: Wanted | None, keep: int) -> Any:
-    return wanted, keep, [tensor.shape for tensor in inputs.values()]
+            self._last = _Last(asked, self.cache.program_key, self._function.last)
+        return [tensor.data.tobytes() for tensor in results]
 
 
 def next_token(
@@ -236,13 +244,13 @@ def next_token(
     factors: Tensor | None = None,
     kept: Tensor | None = None,
     **inputs: Any,
-) -> tuple[Any, Tensor | None, dict[str, Any]]:
+) -> tuple[list[Tensor], dict[str, Any]]:
     """Recorded: what is wanted of the token after the last, by a causal model's `forward`.
 
     Logits [B, V], a token int32 [B], or the scores of the best k and these, float32 and int32 [B, k]. B is the batch
     or, where it is wanted after each of the last `keep` tokens, batch * keep. `uniform` float32 [B] are numbers in
     [0, 1) that decide what is drawn. `edited` and `factors` are the edits of `changes`, `kept` its mask; where there
-    are any, the best of the changed logits [B, 1] comes second. Third come hidden states and attention maps, if
+    are any, the best of the changed logits [B, 1] comes last. Second come hidden states and attention maps, if
     `inputs` ask for them.
     """
     outputs = forward(logits_to_keep=keep, **inputs)
@@ -252,19 +260,21 @@ def next_token(
         ops.edit_scores(logits, edited, factors)
     if kept is not None:
         ops.mask_scores(logits, kept)
-    best = None if edited is None and kept is None else ops.topk(logits, 1)[0]
+    best = [] if edited is None and kept is None else [ops.topk(logits, 1)[0]]
     if wanted is None:
-        found = None  # and nothing is computed that only logits need
+        found: list[Tensor] = []  # and nothing is computed that only logits need
     elif wanted == "logits":
-        found = logits
+        found = [logits]
     elif isinstance(wanted, Drawn):
         assert uniform is not None
-        found = ops.sample(logits, uniform, **wanted._asdict())
+        found = [ops.sample(logits, uniform, **wanted._asdict())]
     elif isinstance(wanted, Likeliest):
-        found = ops.topk(ops.log_softmax(logits), min(wanted.best, logits.shape[-1]))
+        found = [*ops.topk(ops.log_softmax(logits), min(wanted.best, logits.shape[-1]))]
+    elif wanted == "argmax":
+        found = [ops.argmax(logits)]
     else:
-        found = ops.argmax(logits) if wanted == "argmax" else ops.topk(logits, min(wanted, logits.shape[-1]))
-    return found, best, details
+        found = [*ops.topk(logits, min(wanted, logits.shape[-1]))]
+    return found + best, details
 
 
 def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dict[str, Tensor]:
@@ -353,10 +363,23 @@ def _finish(steps: Generator[Any, None, Any]) -> Any:
             return stop.value
 
 
-def _row(data: memoryview) -> Row:
-    row = array("f")
-    row.frombytes(data.cast("B"))
-    return row
+def _ints(data: bytes) -> "array[int]":
+    values = array("i")
+    values.frombytes(data)
+    return values
+
+
+def _floats(data: bytes) -> Row:
+    values = array("f")
+    values.frombytes(data)
+    return values
+
+
+def _split(values: Row, size: int) -> Rows:
+    """Rows of so many values."""
+    if len(values) == size:
+        return [values]
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _tensor(rows: Ids) -> Tensor:

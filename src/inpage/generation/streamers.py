@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import InputError
 
 _INCOMPLETE = "\ufffd"
+_WINDOW = 16  # tokens that are decoded again with each new one, at most
 
 
 class BaseStreamer(ABC):
@@ -32,31 +33,38 @@ class IncrementalDecoder:
         self._tokenizer = tokenizer
         self._options = decode_options
         self._stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
-        self._ids: list[int] = []
-        self._start = self._read = 0  # tokens from `start` on are decoded again, those before `read` have been given
+        self._window: list[int] = []  # the last tokens, which are decoded again, as a token's text depends on others
+        self._given = 0  # tokens of these whose text has been given
+        self._before = ""  # that text
         self._held = ""
         self.stopped = False
 
     def put(self, ids: Sequence[int]) -> str:
         """The text that is certain now."""
-        self._ids.extend(ids)
-        text = self._new_text()
+        self._window.extend(ids)
+        text = self._decode()
         # A character still missing bytes decodes to the replacement character.
-        if not text or text.endswith(_INCOMPLETE):
+        if len(text) <= len(self._before) or text.endswith(_INCOMPLETE):
             return ""
-        self._start, self._read = self._read, len(self._ids)
-        return self._without_stops(text)
+        return self._without_stops(self._give(text))
 
     def end(self) -> str:
         """The rest."""
-        text = self._without_stops(self._new_text()) + self._held
-        self._held, self._start, self._read = "", len(self._ids), len(self._ids)
+        text = self._without_stops(self._give(self._decode())) + self._held
+        self._held = ""
         return "" if self.stopped and not text else text
 
-    def _new_text(self) -> str:
-        before = self._tokenizer.decode(self._ids[self._start : self._read], **self._options)
-        text = self._tokenizer.decode(self._ids[self._start :], **self._options)
-        return text[len(before) :]
+    def _decode(self) -> str:
+        return self._tokenizer.decode(self._window, **self._options)
+
+    def _give(self, text: str) -> str:
+        """What is new in the text of the window."""
+        new = text[len(self._before) :]
+        if len(self._window) > _WINDOW:
+            self._window, text = self._window[self._given :], ""
+        self._given = len(self._window)
+        self._before = text or self._decode()
+        return new
 
     def _without_stops(self, text: str) -> str:
         if not self._stops:

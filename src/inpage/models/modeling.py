@@ -8,7 +8,7 @@ from .. import nn
 from ..checks import check_flags
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..executors import acquire, release
-from ..program import Recorded, Replay
+from ..program import Program, Recorded
 from ..program import jit as record_on_first_call
 from ..runtime import Awaitable, resolve
 from ..tensor import Tensor
@@ -207,8 +207,8 @@ class ModelFunction:
         return self._model.replay(self._recorded, arguments)
 
     @property
-    def last(self) -> Replay | None:
-        """The program of the last call."""
+    def last(self) -> Program | None:
+        """The program that the last call has run."""
         return self._recorded.last
 
     def dispose(self) -> None:

@@ -195,7 +195,7 @@ class Cache:
         if self._reorder is None:
             self._reorder = Recorded(self._record_reorder, self._on())
         index = Tensor.from_values(list(beam_idx), "int32")
-        self._reorder(index=index, cache=self, registers=self.registers(0))
+        self._reorder(index=index, cache=self, registers=self._registers(0))
         if self._mask is not None:
             self._mask = [bytearray(self._mask[i]) for i in beam_idx]
 
@@ -277,7 +277,7 @@ class Cache:
         if mask is not None:
             self._hide(mask, length)
         try:
-            yield self.registers(length)
+            yield self._registers(length)
         except BaseException:
             if self._mask is not None:
                 self._show(before or [bytearray(b"\1" * self._length) for _ in self._mask])
@@ -286,13 +286,23 @@ class Cache:
         if self._mask is not None:
             self._mask = [row.ljust(self._length, b"\1") for row in self._mask]
 
-    def fits(self, length: int) -> bool:
-        """Whether `length` more tokens need no block to move, and no token is hidden.
+    def set_registers(self, registers: memoryview, length: int) -> bool:
+        """Put in what programs refer to, in a run that adds `length` tokens; False unless no block need move for them.
 
-        Then a program that was recorded with the present `program_key` can run with `registers`, and `add` counts the
-        tokens after it: `extended` without a look at what has not changed.
+        A program that was recorded with the present `program_key` can run with these, and `add` counts the tokens after
+        it. This is `extended` without a look at what has not changed; False, too, while tokens are hidden.
         """
-        return self._mask is None and not any(group.rows + length > group.capacity for group in self._groups)
+        if self._mask is not None:
+            return False
+        registers[0] = self._length
+        place = 1
+        for group in self._groups:
+            rows = group.rows + length
+            if rows > group.capacity:
+                return False
+            registers[place], registers[place + 1] = group.rows, rows
+            place += 2
+        return True
 
     def add(self, length: int) -> None:
         """Count `length` more tokens as seen."""
@@ -318,8 +328,7 @@ class Cache:
             self.layers.append(layer)
         self._groups = list(groups.values())
 
-    def registers(self, length: int) -> list[int]:
-        """What programs refer to, in a run that adds `length` tokens."""
+    def _registers(self, length: int) -> list[int]:
         values = [self._length]
         for group in self._groups:
             values += (group.rows, group.rows + length)

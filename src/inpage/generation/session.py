@@ -4,7 +4,6 @@ import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from itertools import chain
 from operator import and_
 from random import Random
 from time import perf_counter
@@ -81,6 +80,7 @@ class Session:
         self.cache = cache
         self.padding = list(padding)
         self._function = model.function("next_token", partial(next_token, model.forward))
+        self._executor = model.executor
         self._last: _Last | None = None
         self._repeats = cache is not None and not details and not any(padding) and model.repeats
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
@@ -180,7 +180,7 @@ class Session:
         results = self._repeat(asked, ids, more)
         if results is None:
             results = self._compute(asked, ids, seen, more)
-        if "edited" in more or "kept" in more:
+        if texts is not None and self.processors:
             for score in _floats(results.pop()):
                 check_best(score)
         if wanted is None:
@@ -203,16 +203,25 @@ class Session:
         return more
 
     def _repeat(self, asked: Any, ids: Ids, more: dict[str, Tensor]) -> list[bytes] | None:
-        """`_compute` by the program of the run before; None unless only values differ and the cache stays in place."""
-        last, cache, length = self._last, self.cache, len(ids[0])
-        if last is None or last.asked != asked or last.key is not cache.program_key or not cache.fits(length):
+        """`_compute` by the program of the run before; None unless only values differ and the cache stays in place.
+
+        This runs for every token, when what the processor has cached is that of the kernels: what is not touched counts.
+        """
+        last, cache = self._last, self.cache
+        if last is None or last.asked != asked or last.key is not cache.program_key or last.program.disposed:
             return None
-        program = last.program
-        if program.disposed:
+        program, length = last.program, len(ids[0])
+        values = program.ints
+        if not cache.set_registers(values, length):
             return None
-        tokens = array("i", chain.from_iterable(ids))
-        program.stage([tokens, *[tensor.data for tensor in more.values()]], cache.registers(length))
-        results = self.model.executor.run_staged(program)
+        place = program.places[0][0] >> 2
+        for row in ids:
+            for token in row:
+                values[place] = token
+                place += 1
+        for (start, stop), tensor in zip(program.places[1:], more.values(), strict=True):
+            program.staged[start:stop] = tensor.data
+        results = self._executor.run_staged(program)
         cache.add(length)
         return results
 

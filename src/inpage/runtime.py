@@ -8,6 +8,7 @@ import sys
 from collections.abc import Coroutine, Generator
 from functools import cache
 from importlib import import_module
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .errors import UnsupportedError
@@ -82,6 +83,31 @@ def import_numpy(purpose: str) -> Any:
     except ImportError as error:
         hint = 'In Pyodide: await pyodide.loadPackage("numpy").' if IN_PYODIDE else "Install it: pip install numpy"
         raise UnsupportedError(f"{purpose} needs NumPy, which cannot be imported here.", hint=hint) from error
+
+
+def drain(steps: Generator[Any, None, T]) -> T:
+    """Run a generator to its end; what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+class Slices:
+    """A clock for long work that is done in slices of some seconds, so that others have their turn between two."""
+
+    def __init__(self, seconds: float = 0.02) -> None:
+        self._seconds = seconds
+        self._end = perf_counter() + seconds
+
+    def over(self) -> bool:
+        """Whether the slice has taken its time; then the next one begins."""
+        now = perf_counter()
+        if now < self._end:
+            return False
+        self._end = now + self._seconds
+        return True
 
 
 class Awaitable:

@@ -1,21 +1,28 @@
 """Constrained output: automata, JSON schemas, masks, and samples that keep to them."""
 
+import gc
 import json
 import re
+import time
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 
 from inpage.errors import InputError, UnsupportedError
 from inpage.generation.automaton import DEAD, Automaton
-from inpage.generation.constraints import make_constraint
+from inpage.generation.constraints import ConstrainedLogitsProcessor, make_constraint
 from inpage.generation.json_schema import json_schema_pattern
 from inpage.models.auto import AutoModelForCausalLM
-from inpage.processing.tokenizer import AutoTokenizer
+from inpage.processing.tokenizer import AutoTokenizer, PreTrainedTokenizer
+from inpage.runtime import drain
 
 LLAMA = str(Path(__file__).parent.parent / "golden" / "decoders" / "llama")
 PROMPT = [[1, 341, 299, 321, 381, 341, 328, 323]]
@@ -70,6 +77,7 @@ def test_constraints_with_beams_and_their_limits(model: Any, tokenizer: Any) -> 
 def test_masks_are_those_of_every_token_alone(tokenizer: Any) -> None:
     constraint = make_constraint(tokenizer, regex=r'[^"x]*"(?:en|the|ü)+ [0-9]{2}')
     assert constraint is not None
+    drain(constraint.prepare())
     automaton, tokens = constraint.automaton, constraint.vocabulary.tokens
     for text in ("", 'A "', 'a"the', 'a"en\xfc 4', 'a"e'):
         state = automaton.walk(0, text.encode())
@@ -78,6 +86,42 @@ def test_masks_are_those_of_every_token_alone(tokenizer: Any) -> None:
         assert dict(zip(mask.tokens, mask.states, strict=True)) == expected
         if mask.blocked is not None:
             assert set(mask.blocked) == set(range(len(tokens))) - set(expected)
+
+
+def large_tokenizer(size: int) -> Any:
+    """A tokenizer of bytes with so many tokens, most of them words of a small alphabet."""
+    random = Random(1)
+    words = {chr(code): None for code in range(0x21, 0x7F)}
+    while len(words) < size:
+        words["".join(random.choices("Ġabcdefghijklmnopqrstuvwxyz", k=random.randint(2, 9)))] = None
+    backend = Tokenizer(BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    backend.decoder = ByteLevel()
+    return PreTrainedTokenizer(backend)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"regex": r"[^#]*"}, {"json_schema": {}}, {"json_schema": {"type": "string", "maxLength": 4000}}],
+    ids=["text", "any JSON", "long string"],
+)
+def test_a_large_vocabulary_is_walked_in_slices(options: Any) -> None:
+    constraint = make_constraint(large_tokenizer(150_000), **options)
+    assert constraint is not None
+    processor = ConstrainedLogitsProcessor(constraint, 1, [0], max_length=10_000)
+    gc.disable()  # what it takes depends on all the other objects of the process
+    try:
+        slices = [time.thread_time()]
+        for _ in processor.prepare([[0]], 150_016):
+            slices.append(time.thread_time())
+        before = time.thread_time()
+        slices.append(before)
+        assert any(processor.masks([[0]], 150_016)[0] or b"")
+        slices.append(time.thread_time())
+    finally:
+        gc.enable()
+    longest = max(b - a for a, b in pairwise(slices))
+    assert longest < 0.05, "of 20 ms each; what remains is the sort of a part and the like"
+    assert before - slices[0] > 3 * longest, "it is long work"
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ class AssistedDecoding(Decoding):
                         guesses = stop.value
                         break
                     yield made, self.total
+            yield from self.prepare([[*ids, *guesses[:count]] for count in range(len(guesses) + 1)], made)
             outputs = self.session.verify(ids, guesses, self.wanted)
 
     def _take(self, outputs: list[Any], guesses: list[int]) -> None:

@@ -6,12 +6,14 @@ Patterns are those of Python's `re`, matched in full, without look-around, refer
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import lru_cache
 from re import _constants as ops  # pyright: ignore[reportAttributeAccessIssue]
 from re import _parser as parser  # pyright: ignore[reportAttributeAccessIssue]
-from typing import Any
+from typing import Any, Self
 
 from ..errors import InputError, UnsupportedError
+from ..runtime import Slices, drain
 
 DEAD = -1
 _LAST = 0x10FFFF
@@ -35,13 +37,23 @@ class Automaton:
     """
 
     def __init__(self, pattern: str) -> None:
+        drain(self._make(pattern))
+
+    @classmethod
+    def in_slices(cls, pattern: str) -> Generator[None, None, Self]:
+        """As the constructor; yields between slices of the work."""
+        automaton = cls.__new__(cls)
+        yield from automaton._make(pattern)
+        return automaton
+
+    def _make(self, pattern: str) -> Generator[None, None, None]:
         self.pattern = pattern
         nodes = _Nodes()
         start, end = nodes.new(), nodes.new()
-        nodes.sequence(_parse(pattern), start, end)
+        yield from nodes.sequence(_parse(pattern), start, end)
         self._nodes = nodes
         self._end = end
-        self._distances = nodes.distances(end)
+        self._distances = yield from nodes.distances(end)
         if self._distances[start] is None:
             raise InputError(f"No text matches the pattern {pattern!r:.80}.")
         self._numbers: dict[frozenset[int], int] = {}
@@ -108,6 +120,7 @@ class _Nodes:
     def __init__(self) -> None:
         self.edges: list[list[tuple[int, int, int]]] = []
         self.jumps: list[list[int]] = []
+        self._slices = Slices()
 
     def new(self) -> int:
         if len(self.edges) >= _MAX_NODES:
@@ -126,15 +139,16 @@ class _Nodes:
                     stack.append(target)
         return frozenset(found)
 
-    def distances(self, end: int) -> list[int | None]:
-        """Least number of bytes from every node to the end."""
+    def distances(self, end: int) -> Generator[None, None, list[int | None]]:
+        """Least number of bytes from every node to the end; yields between slices."""
         back: list[list[tuple[int, int]]] = [[] for _ in self.edges]
         for node, targets in enumerate(self.jumps):
             for target in targets:
                 back[target].append((node, 0))
-        for node, edges in enumerate(self.edges):
-            for _, _, target in edges:
+            for _, _, target in self.edges[node]:
                 back[target].append((node, 1))
+            if node % 256 == 0 and self._slices.over():
+                yield
         found: list[int | None] = [None] * len(self.edges)
         queue = deque([(end, 0)])
         while queue:
@@ -145,32 +159,36 @@ class _Nodes:
             for source, cost in back[node]:
                 if found[source] is None:
                     (queue.append if cost else queue.appendleft)((source, distance + cost))
+            if node % 64 == 0 and self._slices.over():
+                yield
         return found
 
-    # From parsed patterns. Each puts what it matches between two nodes.
+    # From parsed patterns. Each puts what it matches between two nodes, and yields between slices.
 
-    def sequence(self, items: Any, start: int, end: int) -> None:
+    def sequence(self, items: Any, start: int, end: int) -> Generator[None, None, None]:
         items = list(items)
         for i, item in enumerate(items):
             following = end if i == len(items) - 1 else self.new()
-            self.item(item, start, following)
+            yield from self.item(item, start, following)
             start = following
         if not items:
             self.jumps[start].append(end)
 
-    def item(self, item: Any, start: int, end: int) -> None:
+    def item(self, item: Any, start: int, end: int) -> Generator[None, None, None]:
+        if self._slices.over():
+            yield
         kind, value = item
         if kind is ops.BRANCH:
             for branch in value[1]:
-                self.sequence(branch, start, end)
+                yield from self.sequence(branch, start, end)
         elif kind is ops.SUBPATTERN:
             _, on, off, body = value
             if on or off:
                 raise UnsupportedError("Flags in patterns are not supported.")
-            self.sequence(body, start, end)
+            yield from self.sequence(body, start, end)
         elif kind in (ops.MAX_REPEAT, ops.MIN_REPEAT):
             least, most, body = value
-            self.repeat(least, most, body, start, end)
+            yield from self.repeat(least, most, body, start, end)
         elif kind is ops.AT:
             if str(value) not in ("AT_BEGINNING", "AT_END", "AT_BEGINNING_STRING", "AT_END_STRING"):
                 raise UnsupportedError("Word borders in patterns are not supported.")
@@ -178,28 +196,28 @@ class _Nodes:
         else:
             self.characters(_ranges(kind, value), start, end)
 
-    def repeat(self, least: int, most: Any, body: Any, start: int, end: int) -> None:
+    def repeat(self, least: int, most: Any, body: Any, start: int, end: int) -> Generator[None, None, None]:
         for _ in range(least):
             following = self.new()
-            self.sequence(body, start, following)
+            yield from self.sequence(body, start, following)
             start = following
         if most is ops.MAXREPEAT:
             loop = self.new()
             self.jumps[start].append(loop)
-            self.sequence(body, loop, loop)
+            yield from self.sequence(body, loop, loop)
             self.jumps[loop].append(end)
             return
         for _ in range(most - least):
             self.jumps[start].append(end)
             following = self.new()
-            self.sequence(body, start, following)
+            yield from self.sequence(body, start, following)
             start = following
         self.jumps[start].append(end)
 
     def characters(self, ranges: Ranges, start: int, end: int) -> None:
         tails: dict[tuple[tuple[int, int], ...], int] = {(): end}
         for low, high in ranges:
-            for steps in _encoded(low, high):
+            for steps in _encodings(low, high):
                 # Encodings that end alike share nodes.
                 for i in range(len(steps) - 1, 0, -1):
                     tail = steps[i:]
@@ -211,7 +229,6 @@ class _Nodes:
 
 def _parse(pattern: str) -> Any:
     try:
-        re.compile(pattern)
         parsed = parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"{pattern!r:.80} is no regular expression: {error}.") from None
@@ -258,6 +275,11 @@ def _complement(ranges: Ranges) -> Ranges:
             found.append((start, low - 1))
         start = max(start, high + 1)
     return [*found, (start, _LAST)] if start <= _LAST else found
+
+
+@lru_cache(1024)
+def _encodings(low: int, high: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    return tuple(_encoded(low, high))
 
 
 def _encoded(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:

@@ -9,17 +9,17 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Generator, Iterable, Sequence
 from math import inf
 from sys import maxsize
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..errors import InputError, UnsupportedError
+from ..runtime import Slices, drain
 from .automaton import DEAD, Automaton
 from .json_schema import json_schema_pattern
-from .logits_process import SparseProcessor, mask_nbytes
+from .logits_process import Pieces, SparseProcessor, mask_nbytes
 from .scores import Ids, Row, Rows
 from .token_bytes import TokenBytes
 
@@ -33,12 +33,11 @@ class Vocabulary:
     begin with a byte are those from `bounds[byte]` to `bounds[byte + 1]`.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokens = TokenBytes(tokenizer).written()
-        self.entries = sorted((text, token) for token, text in enumerate(self.tokens) if text)
-        self.shared = array("i", [0])
-        self.shared.extend(_common(a[0], b[0]) for a, b in pairwise(self.entries))
-        self.bounds = [bisect_left(self.entries, (bytes([byte]), -1)) for byte in range(256)] + [len(self.entries)]
+    def __init__(self, tokens: list[bytes | None], entries: list[tuple[bytes, int]], shared: "array[int]") -> None:
+        self.tokens = tokens
+        self.entries = entries
+        self.shared = shared
+        self.bounds = [bisect_left(entries, (bytes([byte]), -1)) for byte in range(256)] + [len(entries)]
 
 
 class Mask(NamedTuple):
@@ -58,29 +57,62 @@ class Mask(NamedTuple):
 _vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
 
 
-def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a tokenizer, made once."""
-    if tokenizer not in _vocabularies:
-        _vocabularies[tokenizer] = Vocabulary(tokenizer)
-    return _vocabularies[tokenizer]
+def vocabulary_of(tokenizer: Any) -> Generator[None, None, Vocabulary]:
+    """The vocabulary of a tokenizer, made once; yields between slices of that."""
+    found = _vocabularies.get(tokenizer)
+    if found is None:
+        tokens = yield from TokenBytes(tokenizer).written()
+        found = _vocabularies[tokenizer] = yield from _sorted(tokens)
+    return found
+
+
+def _sorted(tokens: list[bytes | None]) -> Generator[None, None, Vocabulary]:
+    slices, beginnings = Slices(), dict[bytes, list[tuple[bytes, int]]]()
+    for token, text in enumerate(tokens):
+        if text:
+            beginnings.setdefault(text[:2], []).append((text, token))
+        if token % 1024 == 0 and slices.over():
+            yield
+    entries, shared = list[tuple[bytes, int]](), array("i")
+    for _, part in sorted(beginnings.items()):
+        for entry in sorted(part):
+            shared.append(_common(entries[-1][0], entry[0]) if entries else 0)
+            entries.append(entry)
+        if slices.over():
+            yield
+    return Vocabulary(tokens, entries, shared)
 
 
 class Constraint:
-    """What texts a tokenizer's tokens may make up: those that match a pattern in full."""
+    """What texts a tokenizer's tokens may make up: those that match a pattern in full. `prepare` makes it ready."""
+
+    automaton: Automaton
+    vocabulary: Vocabulary
 
     def __init__(self, tokenizer: Any, pattern: str) -> None:
-        self.automaton = Automaton(pattern)
-        self.vocabulary = vocabulary_of(tokenizer)
+        self._tokenizer = tokenizer
+        self._pattern = pattern
+        self._ready = False
         self._masks: OrderedDict[int, Mask] = OrderedDict()
+
+    def prepare(self) -> Pieces:
+        """Make the automaton and the vocabulary; yields between slices."""
+        if not self._ready:
+            self.automaton = yield from Automaton.in_slices(self._pattern)
+            self.vocabulary = yield from vocabulary_of(self._tokenizer)
+            self._ready = True
+
+    def walk(self, state: int) -> Pieces:
+        """Find the tokens that may follow in a state; yields between slices."""
+        if state not in self._masks:
+            self._masks[state] = yield from self._walk(state)
+            if len(self._masks) > _MASKS:
+                self._masks.popitem(last=False)
 
     def mask(self, state: int) -> Mask:
         """The tokens that may follow in a state."""
-        found = self._masks.get(state)
-        if found is None:
-            found = self._masks[state] = self._walk(state)
-            if len(self._masks) > _MASKS:
-                self._masks.popitem(last=False)
-        return found
+        drain(self.walk(state))
+        return self._masks[state]
 
     def advance(self, state: int, token: int) -> int:
         """The state after a token."""
@@ -88,24 +120,29 @@ class Constraint:
         text = tokens[token] if token < len(tokens) else None
         return self.automaton.walk(state, text) if text else DEAD
 
-    def _walk(self, state: int) -> Mask:
-        automaton, vocabulary = self.automaton, self.vocabulary
+    def _walk(self, state: int) -> Generator[None, None, Mask]:
+        automaton, vocabulary, slices = self.automaton, self.vocabulary, Slices()
         tokens, states = array("i"), array("i")
         for byte, reached in enumerate(automaton.row(state)):
             if reached != DEAD:
-                self._walk_part(state, vocabulary.bounds[byte], vocabulary.bounds[byte + 1], tokens, states)
+                part = range(vocabulary.bounds[byte], vocabulary.bounds[byte + 1])
+                yield from self._walk_part(state, part, tokens, states, slices)
         farthest = max((automaton.distance[reached] for reached in set(states)), default=0)
+        size = len(vocabulary.tokens)
+        bits = yield from _bits(tokens, size)
         blocked = None
-        if 2 * len(tokens) > len(vocabulary.tokens):
-            blocked = array("i", sorted(set(range(len(vocabulary.tokens))).difference(tokens)))
-        return Mask(tokens, states, blocked, bytes(_bits(tokens, len(vocabulary.tokens))), farthest)
+        if 2 * len(tokens) > size:
+            blocked = array("i", [token for token in range(size) if not bits[token >> 3] >> (token & 7) & 1])
+        return Mask(tokens, states, blocked, bytes(bits), farthest)
 
-    def _walk_part(self, state: int, start: int, stop: int, tokens: "array[int]", states: "array[int]") -> None:
-        """Append the possible ones of the tokens number `start` to `stop`, and the states after them."""
+    def _walk_part(self, state: int, part: range, tokens: "array[int]", states: "array[int]", slices: Slices) -> Pieces:
+        """Append the possible ones of the entries `part`, and the states after them."""
         entries, shared, row = self.vocabulary.entries, self.vocabulary.shared, self.automaton.row
         path, alive = [state], maxsize  # states after each byte; tokens that share more than `alive` bytes are out
-        for i in range(start, stop):
-            common = shared[i] if i > start else 0
+        for i in part:
+            if i % 256 == 0 and slices.over():
+                yield
+            common = shared[i] if i > part.start else 0
             if common > alive:
                 continue
             text, token = entries[i]
@@ -136,14 +173,27 @@ class ConstrainedLogitsProcessor(SparseProcessor):
         self.ends = list(eos_token_id)
         self.max_length = max_length
         self._states: dict[tuple[int, ...], int] = {(): 0}
+        self._fit: dict[tuple[int, int, int], bytearray] = {}  # bits of tokens that leave room, for the next step
         if not self.ends:
             raise InputError("Constrained output needs a token that ends it.", hint="Set eos_token_id.")
+
+    def prepare(self, input_ids: Ids, size: int) -> Pieces:
+        constraint = self.constraint
+        yield from constraint.prepare()
         needed = constraint.automaton.distance[0]
-        if max_length is not None and needed > max_length - prompt_length:
+        if self.max_length is not None and needed > self.max_length - self.prompt_length:
             raise InputError(
-                f"The wanted form may take {needed} tokens, and {max_length - prompt_length} are allowed.",
+                f"The wanted form may take {needed} tokens, and {self.max_length - self.prompt_length} are allowed.",
                 hint="Set a greater max_new_tokens.",
             )
+        fit: dict[tuple[int, int, int], bytearray] = {}
+        for state, ids in zip(self._reached(input_ids), input_ids, strict=True):
+            if state != DEAD:
+                yield from constraint.walk(state)
+                room = self._room(constraint.mask(state), len(ids))
+                if room is not None and (state, room, size) not in fit:
+                    fit[state, room, size] = yield from _bits(self._fitting(constraint.mask(state), room), size)
+        self._fit = fit
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
         return [
@@ -204,7 +254,12 @@ class ConstrainedLogitsProcessor(SparseProcessor):
         mask = self.constraint.mask(state)
         room = self._room(mask, length)
         nbytes = mask_nbytes(size)
-        bits = bytearray(mask.bits if room is None else _bits(self._fitting(mask, room), 8 * nbytes))[:nbytes]
+        if room is None:
+            bits = bytearray(mask.bits[:nbytes])
+        elif (state, room, size) in self._fit:
+            bits = bytearray(self._fit[state, room, size])
+        else:
+            bits = drain(_bits(self._fitting(mask, room), size))
         bits.extend(bytes(nbytes - len(bits)))
         if self.constraint.automaton.accepting[state]:
             for token in self.ends:
@@ -244,12 +299,14 @@ def make_constraint(
     return Constraint(tokenizer, json_schema_pattern(json_schema) if regex is None else regex)
 
 
-def _bits(tokens: Iterable[int], size: int) -> bytearray:
-    """Bits of tokens, lowest first; those from `size` on are left out."""
-    bits = bytearray(mask_nbytes(size))
-    for token in tokens:
+def _bits(tokens: Iterable[int], size: int) -> Generator[None, None, bytearray]:
+    """Bits of tokens, lowest first; those from `size` on are left out. Yields between slices."""
+    bits, slices = bytearray(mask_nbytes(size)), Slices()
+    for count, token in enumerate(tokens):
         if token < size:
             bits[token >> 3] |= 1 << (token & 7)
+        if count % 1024 == 0 and slices.over():
+            yield
     return bits
 
 
@@ -260,4 +317,7 @@ def _stuck() -> UnsupportedError:
 def _common(a: bytes, b: bytes) -> int:
     """Length of the common beginning."""
     length = min(len(a), len(b))
-    return next((i for i in range(length) if a[i] != b[i]), length)
+    for i in range(length):
+        if a[i] != b[i]:
+            return i
+    return length

@@ -10,7 +10,15 @@ from typing import Any
 from ..tensor import Tensor
 from .beam_search import BeamSearch
 from .configuration import GenerationConfig
-from .logits_process import LogitsProcessorList, LogitsWarper, are_sparse, bound, warp, warp_candidates
+from .logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    LogitsWarper,
+    are_sparse,
+    bound,
+    warp,
+    warp_candidates,
+)
 from .scores import Candidates, Ids, Rows, arg_max, candidates, check_best, log_softmax, sample
 from .session import Drawn, Likeliest, Session, Wanted, repeated
 from .stopping_criteria import StoppingCriteriaList
@@ -40,6 +48,7 @@ class _Base:
         self.config = request.config
         self.session = request.session
         self.dense, self.warpers = request.processors.parts()
+        self.preparing = [each for each in self.dense if _prepares(each)]
         self.prompt_length = len(request.prompts[0])
         self.total = self.config.max_length - self.prompt_length
         self.ends = frozenset(self.config.eos_tokens)
@@ -54,8 +63,15 @@ class _Base:
             **{name: tuple(found) for name, found in self.session.seen.items()},
         }
 
+    def prepare(self, ids: Ids, made: int) -> Steps:
+        """Let processors do what takes long before the scores that follow `ids`."""
+        for processor in self.preparing:
+            for _ in processor.prepare(ids, self.session.model.config.vocab_size):
+                yield made, self.total
+
     def prefill(self, wanted: Wanted, times: int) -> Generator[tuple[int, int], None, list[Any]]:
         """What is wanted after the prompts, for each of `times` as many sequences."""
+        yield from self.prepare(repeated(self.request.prompts, times), 0)
         chunks = self.session.prefill(self.request.prompts, wanted)
         while True:
             try:
@@ -115,6 +131,8 @@ class Decoding(_Base):
             yield made, self.total
             if all(self.finished):
                 return
+            if self.preparing:
+                yield from self.prepare(self.ids, made)
             outputs = self.session.step(self.ids, self.wanted)
 
     def sequences(self) -> Ids:
@@ -195,7 +213,9 @@ class BeamDecoding(_Base):
                 [beam.rows[-1] if len(beam.ids) == length else row for row, beam in enumerate(running)]
             )
             # A search that is over has stopped at its length; its rows go along without being looked at.
-            outputs = self.session.step([beam.ids for beam in running], self.wanted)
+            ids = [beam.ids for beam in running]
+            yield from self.prepare(ids, made)
+            outputs = self.session.step(ids, self.wanted)
 
     def sequences(self) -> Ids:
         """The best beams of every prompt, padded at the right."""
@@ -237,6 +257,10 @@ class BeamDecoding(_Base):
             kept = [c.row(len(r)) for c, r in zip(choices, rows, strict=True)] if warped else rows
             self.scores.append(_stacked(kept))
         return choices, rows
+
+
+def _prepares(processor: Any) -> bool:
+    return isinstance(processor, LogitsProcessor) and type(processor).prepare is not LogitsProcessor.prepare
 
 
 def drawn(warpers: Sequence[LogitsWarper]) -> Drawn | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedError
 from ..models.outputs import ModelOutput
+from ..runtime import drain
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
@@ -78,12 +79,7 @@ class GenerationMixin:
         `beam_indices`. Raises InputError and UnsupportedError for options that are
         unknown, unfit or without effect.
         """
-        steps = self.generate_steps(inputs, generation_config, **options)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return stop.value
+        return drain(self.generate_steps(inputs, generation_config, **options))
 
     def generate_steps(
         self,

@@ -7,7 +7,7 @@ array's memory by `numpy.asarray(row)`.
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from math import inf, isfinite, isnan
 from operator import add
 from typing import Any, NamedTuple
@@ -19,8 +19,16 @@ MAX_FLOAT = 3.4028234663852886e38
 _MAX_GROWTH = 1e30  # scores stay finite
 
 
+Pieces = Generator[None, None, None]
+"""Long work, which yields between two pieces of it, so that others have their turn."""
+
+
 class LogitsProcessor(ABC):
     """Base of all processors; any callable with these arguments does as well."""
+
+    def prepare(self, input_ids: Ids, size: int) -> Pieces:
+        """Do what takes long before the scores of `size` tokens come; yields between pieces of it."""
+        yield from ()
 
     @abstractmethod
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:

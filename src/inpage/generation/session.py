@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from .. import ops
 from ..errors import InputError, UnsupportedError
 from ..program import Program
+from ..runtime import drain
 from ..tensor import Tensor, from_bytes
 from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
 from .scores import Candidates, Ids, Row, Rows, check_best
@@ -205,7 +206,8 @@ class Session:
     def _repeat(self, asked: Any, ids: Ids, more: dict[str, Tensor]) -> list[bytes] | None:
         """`_compute` by the program of the run before; None unless only values differ and the cache stays in place.
 
-        This runs for every token, when what the processor has cached is that of the kernels: what is not touched counts.
+        This runs for every token, after kernels that left nothing of Python in the processor's caches: what it does not
+        touch counts.
         """
         last, cache = self._last, self.cache
         if last is None or last.asked != asked or last.key is not cache.program_key or last.program.disposed:
@@ -341,7 +343,7 @@ def unconditional(session: Session, prompts: Ids) -> Callable[[Ids], Rows]:
         nonlocal first
         if first:
             first = False
-            return _finish(session.prefill(texts, "logits"))
+            return drain(session.prefill(texts, "logits"))
         for text, ids in zip(texts, input_ids, strict=True):
             text.append(ids[-1])
         return session.step(texts, "logits")
@@ -362,14 +364,6 @@ def make_cache(implementation: str | None, dtype: str | None, max_length: int) -
     raise UnsupportedError(
         f"There is no cache_implementation {implementation!r}.", hint="Use dynamic, static or quantized."
     )
-
-
-def _finish(steps: Generator[Any, None, Any]) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return stop.value
 
 
 def _ints(data: bytes) -> "array[int]":

@@ -2,10 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..runtime import Slices
+
+_MOST_IDS = 1 << 22  # of which some may have no token
 
 
 class TokenBytes:
@@ -16,7 +19,8 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Any) -> None:
         self._backend = tokenizer.backend_tokenizer
-        self._convert = _conversion(json.loads(self._backend.to_str()).get("decoder"))
+        decoder = self._backend.decoder
+        self._convert = _conversion(json.loads(decoder.__getstate__()) if decoder else None)
         self._added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(tokenizer.all_special_ids)
         self._known: dict[int, bytes] = {}
@@ -29,14 +33,21 @@ class TokenBytes:
             found = self._known[token] = name.encode() if token in self._added else self._convert(name)
         return found
 
-    def written(self) -> list[bytes | None]:
-        """The bytes of all tokens by id; None for special tokens, and for ids without one."""
-        vocabulary = self._backend.get_vocab(with_added_tokens=True)
-        found: list[bytes | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
-        for name, token in vocabulary.items():
-            if token in self._special or (token in self._added and self._added[token].special):
-                continue
-            found[token] = name.encode() if token in self._added else self._convert(name)
+    def written(self) -> Generator[None, None, list[bytes | None]]:
+        """The bytes of all tokens by id; None for special tokens, and for ids without one. Yields between slices."""
+        name_of, slices = self._backend.id_to_token, Slices()
+        found: list[bytes | None] = []
+        named, size = 0, self._backend.get_vocab_size(with_added_tokens=True)
+        while named < size and len(found) < _MOST_IDS:
+            token = len(found)
+            name = name_of(token)
+            named += name is not None
+            if name is None or token in self._special or (token in self._added and self._added[token].special):
+                found.append(None)
+            else:
+                found.append(name.encode() if token in self._added else self._convert(name))
+            if token % 256 == 0 and slices.over():
+                yield
         return found
 
 

@@ -3,8 +3,8 @@
     python tests/bench/constrained.py [--count 200]
 
 `valid` is of texts that json.loads, re.fullmatch or a look into the list accepts. Masking is the CPU time of the
-constraint's own Python code a sampled token, over all samples, the walks of the vocabulary in it; `step` that of a step
-of a whole batch.
+constraint's own Python code a sampled token, over all samples, the walks of the vocabulary in it, which is done in pieces
+of which the longest is shown; `step` that of a step of a whole batch.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,25 +94,38 @@ def samples(model: Any, tokenizer: Any, form: Form, count: int) -> list[str]:
 
 
 class _Clock:
-    """CPU time of `masks`, and the steps and sequences that it was called for since `reset`."""
+    """CPU time of a constraint's own code, its longest piece, and the steps and sequences of it since `reset`."""
 
     seconds = longest = 0.0
     steps = tokens = 0
 
     def __init__(self) -> None:
-        masks = ConstrainedLogitsProcessor.masks
+        masks, prepare = ConstrainedLogitsProcessor.masks, ConstrainedLogitsProcessor.prepare
 
-        def timed(processor: Any, input_ids: Any, size: int) -> Any:
-            start = time.process_time()
-            result = masks(processor, input_ids, size)
-            spent = time.process_time() - start
-            self.seconds += spent
-            self.longest = max(self.longest, spent)
+        def timed_masks(processor: Any, input_ids: Any, size: int) -> Any:
             self.steps += 1
             self.tokens += len(input_ids)
-            return result
+            with self._piece():
+                return masks(processor, input_ids, size)
 
-        ConstrainedLogitsProcessor.masks = timed  # pyright: ignore[reportAttributeAccessIssue]
+        def timed_prepare(processor: Any, input_ids: Any, size: int) -> Iterator[None]:
+            pieces = prepare(processor, input_ids, size)
+            while True:
+                with self._piece():
+                    if next(pieces, pieces) is pieces:
+                        return
+                yield
+
+        ConstrainedLogitsProcessor.masks = timed_masks  # pyright: ignore[reportAttributeAccessIssue]
+        ConstrainedLogitsProcessor.prepare = timed_prepare  # pyright: ignore[reportAttributeAccessIssue]
+
+    @contextmanager
+    def _piece(self) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        spent = time.process_time() - start
+        self.seconds += spent
+        self.longest = max(self.longest, spent)
 
     def reset(self) -> None:
         vars(self).clear()
@@ -135,7 +149,7 @@ def main() -> None:
             print(
                 f"  {name:12} {len(texts) - len(invalid)} of {count} valid, {len(set(texts))} different;"
                 f" masking {1000 * clock.seconds / clock.tokens:.2f} ms a token, at most {1000 * clock.longest:.0f} ms"
-                f" a step; step {1000 * spent / clock.steps:.0f} ms",
+                f" a piece; step {1000 * spent / clock.steps:.0f} ms",
                 *(f"\n    {text!r}" for text in invalid[:3]),
                 flush=True,
             )

@@ -3,8 +3,8 @@
     python tests/bench/constrained.py [--count 200]
 
 `valid` is of texts that json.loads, re.fullmatch or a look into the list accepts. Masking is the CPU time of the
-constraint's own Python code a sampled token, over all samples, the walks of the vocabulary in it, which is done in pieces
-of which the longest is shown; `step` that of a step of a whole batch.
+constraint's own Python code a sampled token, over all samples, with the walks of the vocabulary, and the longest piece
+of that; `step` is the CPU time of a step of a whole batch.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Aborting the real model, in float32: how soon the page and the worker are free, and that what is kept can be used."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,6 +115,25 @@ def test_prefill(page: Opened) -> None:
     length, kept = page.python("[list(each) for each in read][-2]")
     assert 2 * CHUNK <= kept < length // 2, "the chunks before the abort are in the cache, and few others"
     assert (length - kept) // LONGEST_CHUNK < found["chunks"], "the worker looks for messages after every chunk"
+
+
+def test_making_a_constraint(page: Opened) -> None:
+    found = page.run(
+        """
+        const options = {max_new_tokens: 8, do_sample: false, return_full_text: false};
+        const tries = [];
+        for (let i = 0; i < count; i++) {
+          let events = 0;
+          const begin = (signal, progress_callback) =>
+            generate("Say something.", {...options, regex: `[^#${i}]*`, signal, progress_callback});
+          tries.push(await aborted(begin, ({status}) => status === "run" && events++ === i % 3));
+        }
+        return {tries, after: await generate("Say something.", {...options, regex: "[a-z]{3,8}"})};
+        """,
+        count=TRIES,
+    )
+    check(found["tries"])
+    assert re.fullmatch("[a-z]{3,8}", found["after"][0]["generated_text"])
 
 
 def test_decoding(page: Opened) -> None:

@@ -19,7 +19,7 @@ from .logits_process import (
     warp,
     warp_candidates,
 )
-from .scores import Candidates, Ids, Rows, arg_max, candidates, check_best, log_softmax, sample
+from .scores import Candidates, Ids, Rows, candidates, check_best, log_softmax, sample
 from .session import Drawn, Likeliest, Session, Wanted, repeated
 from .stopping_criteria import StoppingCriteriaList
 from .warpers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -104,10 +104,10 @@ class Decoding(_Base):
         times = self.config.num_return_sequences
         self.ids = [list(row) for row in request.prompts for _ in range(times)]
         self.finished = [False] * len(self.ids)
-        self.wanted: Wanted = "logits"
+        self.enough: Wanted = self._reduced() if self.config.do_sample else "argmax"
         in_kernels = not self.dense or (times == 1 and are_sparse(self.dense))
-        if in_kernels and not (self.config.output_scores or self.config.output_logits):
-            self.wanted = self._reduced() if self.config.do_sample else "argmax"
+        rows = self.config.output_scores or self.config.output_logits or not in_kernels
+        self.wanted: Wanted = "logits" if rows else self.enough
         if self.wanted != "logits":
             self.session.processors = self.dense  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -145,25 +145,31 @@ class Decoding(_Base):
             return bound(self.warpers) or "logits"
         return drawn(self.warpers) or bound(self.warpers) or "logits"
 
+    def _drawn(self, outputs: list[Any]) -> list[int]:
+        """The tokens by the little of the scores that is enough."""
+        if self.enough == "argmax" or isinstance(self.enough, Drawn):
+            return outputs
+        random = self.request.random
+        return [sample(warp_candidates(choice, self.warpers), random) for choice in outputs]
+
     def _choose(self, outputs: list[Any]) -> tuple[list[int], Rows | None]:
         """The next token of every sequence, and the scores where they are known."""
-        if self.wanted == "argmax" or isinstance(self.wanted, Drawn):
-            return outputs, None
         if self.wanted != "logits":
-            random = self.request.random
-            return [sample(warp_candidates(choice, self.warpers), random) for choice in outputs], None
+            return self._drawn(outputs), None
         if self.config.output_logits:
             self.logits.append(_stacked(outputs))
         rows = self.dense(self.ids, outputs)
         if not self.config.do_sample:
             if self.warpers:
                 rows = [warp(row, self.warpers).row(len(row)) for row in rows]
-            tokens = [arg_max(row) for row in rows]
-        else:
+            tokens = self.session.reduce(rows, "argmax")
+        elif self.config.output_scores or self.enough == "logits":
             choices = [warp(row, self.warpers) for row in rows]
             tokens = [sample(choice, self.request.random) for choice in choices]
             if self.config.output_scores:
                 rows = [choice.row(len(row)) for choice, row in zip(choices, rows, strict=True)]
+        else:
+            tokens = self._drawn(self.session.reduce(rows, self.enough))
         if self.config.output_scores:
             self.scores.append(_stacked(rows))
         return tokens, rows

@@ -67,14 +67,6 @@ def candidates(row: Row, limit: int | None = None) -> Candidates:
     return Candidates(ids, [row[token] for token in ids])
 
 
-def arg_max(row: Row) -> int:
-    """The best token of a row, the first of equals. Raises InputError for rows without one."""
-    best = max(row)
-    if best != inf:
-        check_best(best)
-    return row.index(best)
-
-
 def sample(choice: Candidates, random: Random) -> int:
     """One token, by the probabilities of the scores."""
     return random.choices(choice.ids, softmax(choice.values))[0]

@@ -4,6 +4,7 @@ import sys
 from array import array
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from math import inf
 from operator import and_
 from random import Random
 from time import perf_counter
@@ -188,19 +189,26 @@ class Session:
             return None
         if wanted == "logits":
             return _split(_floats(results[0]), self.model.config.vocab_size)
-        if wanted == "argmax" or isinstance(wanted, Drawn):
-            return _ints(results[0]).tolist()
-        count = len(texts or ids)
-        values, tokens = _floats(results[0]).tolist(), _ints(results[1]).tolist()
-        best = len(values) // count
-        return [Candidates(tokens[i : i + best], values[i : i + best]) for i in range(0, len(values), best)]
+        return _values(wanted, results, len(texts or ids))
+
+    def reduce(self, rows: Rows, wanted: Wanted) -> Any:
+        """What is wanted of the scores `rows`, which the kernels look at in Python's place."""
+        scores = from_bytes((len(rows), len(rows[0])), "float32", b"".join(rows))
+        inputs = {"scores": scores}
+        if isinstance(wanted, Drawn):
+            assert self.random is not None
+            inputs["uniform"] = Tensor.from_values([self.random.random() for _ in rows], "float32")
+        *results, best = self.model.function("reduced", reduced)(**inputs, wanted=wanted)
+        for score in best.data:
+            if score != inf:
+                check_best(score)
+        return _values(wanted, [tensor.data.tobytes() for tensor in results], len(rows))
 
     def _more(self, texts: Ids, wanted: Wanted | None) -> dict[str, Tensor]:
         """Inputs of `next_token` besides tokens, which depend on what is wanted after `texts`."""
         more = changes(self.processors, texts, self.model.config.vocab_size) if self.processors else {}
         if isinstance(wanted, Drawn):
-            numbers = array("f", self._draw(len(texts)))
-            more["uniform"] = from_bytes((len(numbers),), "float32", memoryview(numbers))
+            more["uniform"] = Tensor.from_values(self._draw(len(texts)), "float32")
         return more
 
     def _repeat(self, asked: Any, ids: Ids, more: dict[str, Tensor]) -> list[bytes] | None:
@@ -272,20 +280,36 @@ def next_token(
     if kept is not None:
         ops.mask_scores(logits, kept)
     best = [] if edited is None and kept is None else [ops.topk(logits, 1)[0]]
-    if wanted is None:
-        found: list[Tensor] = []  # and nothing is computed that only logits need
-    elif wanted == "logits":
-        found = [logits]
-    elif isinstance(wanted, Drawn):
-        assert uniform is not None
-        found = [ops.sample(logits, uniform, **wanted._asdict())]
-    elif isinstance(wanted, Likeliest):
-        found = [*ops.topk(ops.log_softmax(logits), min(wanted.best, logits.shape[-1]))]
-    elif wanted == "argmax":
-        found = [ops.argmax(logits)]
-    else:
-        found = [*ops.topk(logits, min(wanted, logits.shape[-1]))]
+    # Where nothing is wanted, nothing is computed that only logits need.
+    found = [] if wanted is None else _wanted_of(logits, wanted, uniform)
     return found + best, details
+
+
+def reduced(wanted: Wanted, scores: Tensor, uniform: Tensor | None = None) -> list[Tensor]:
+    """Recorded: what is wanted of scores [B, V], as in `next_token`, and the best of them [B, 1]."""
+    return [*_wanted_of(scores, wanted, uniform), ops.topk(scores, 1)[0]]
+
+
+def _wanted_of(logits: Tensor, wanted: Wanted, uniform: Tensor | None) -> list[Tensor]:
+    if wanted == "logits":
+        return [logits]
+    if wanted == "argmax":
+        return [ops.argmax(logits)]
+    if isinstance(wanted, Drawn):
+        assert uniform is not None
+        return [ops.sample(logits, uniform, **wanted._asdict())]
+    if isinstance(wanted, Likeliest):
+        return [*ops.topk(ops.log_softmax(logits), min(wanted.best, logits.shape[-1]))]
+    return [*ops.topk(logits, min(wanted, logits.shape[-1]))]
+
+
+def _values(wanted: Wanted, results: list[bytes], count: int) -> Any:
+    """What was wanted of `count` rows as Python has it."""
+    if wanted == "argmax" or isinstance(wanted, Drawn):
+        return _ints(results[0]).tolist()
+    values, tokens = _floats(results[0]).tolist(), _ints(results[1]).tolist()
+    best = len(values) // count
+    return [Candidates(tokens[i : i + best], values[i : i + best]) for i in range(0, len(values), best)]
 
 
 def changes(processors: Sequence[SparseProcessor], texts: Ids, size: int) -> dict[str, Tensor]:

@@ -156,7 +156,9 @@ class CausalModel(PreTrainedModel):
     def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
         """Run with room in the cache for the new tokens, and with the frequencies of positions that need them."""
         cache: Cache | None = arguments.get("past_key_values")
-        tokens = arguments["input_ids"] if "input_ids" in arguments else arguments["inputs_embeds"]
+        tokens = arguments.get("input_ids", arguments.get("inputs_embeds"))
+        if tokens is None:  # of what the model has computed before
+            return recorded(**arguments)
         batch, length = tokens.shape[:2]
         seen = 0 if cache is None else cache.get_seq_length()
         backbone = self.backbone

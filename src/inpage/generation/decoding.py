@@ -48,7 +48,7 @@ class _Base:
         self.config = request.config
         self.session = request.session
         self.dense, self.warpers = request.processors.parts()
-        self.preparing = [each for each in self.dense if _prepares(each)]
+        self.preparing: list[Any] = [each for each in self.dense if _prepares(each)]
         self.prompt_length = len(request.prompts[0])
         self.total = self.config.max_length - self.prompt_length
         self.ends = frozenset(self.config.eos_tokens)

@@ -249,7 +249,7 @@ class Session:
         results, details = self._function(**inputs, wanted=wanted, keep=keep, **flags)
         for name, found in self.seen.items():
             found.append(details[name])
-        if self._repeats:
+        if self._repeats and self.cache is not None:
             self._last = _Last(asked, self.cache.program_key, self._function.last)
         return [tensor.data.tobytes() for tensor in results]
 

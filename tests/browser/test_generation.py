@@ -30,13 +30,13 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 def test_text_streams_and_is_that_of_cpython(page: Opened) -> None:
     found = page.run("""
         const pieces = [];
-        const options = {max_new_tokens: 150, do_sample: false, return_full_text: false};
+        const options = {max_new_tokens: 400, do_sample: false, return_full_text: false};
         const stream = inpage.stream(generate, [{role: "user", content: "Hi"}], options);
         for await (const text of stream) pieces.push(text);
         return {pieces, result: await stream.result};
     """)
     with pipeline("text-generation", str(QWEN)) as pipe:
-        expected = pipe(CHAT, max_new_tokens=150, do_sample=False, return_full_text=False)
+        expected = pipe(CHAT, max_new_tokens=400, do_sample=False, return_full_text=False)
     assert found["result"] == expected
     assert "".join(found["pieces"]) == expected[0]["generated_text"]
     assert len(found["pieces"]) > 1

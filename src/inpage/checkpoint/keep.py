@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..env import env
 from ..errors import CheckpointError, InpageError, StoreError
 from .files import read_file
+from .image import FORMAT, Image, ImageWriter
 from .layouts import Dtype
 from .plan import LoadingInfo
-from .quantized import VERSION, bundles_of
 from .selection import Checkpoint
-from .writer import CheckpointWriter
 
 if TYPE_CHECKING:
     from ..hub import KeptFile, Repository
@@ -26,14 +25,14 @@ class Kept(NamedTuple):
     """What an earlier load left: its file, and what it reported."""
 
     source: "KeptFile"
-    checkpoint: Checkpoint
+    image: Image
     info: LoadingInfo
 
 
 class Keeper:
     """Finds and keeps the weights of one model in one dtype. Made before the model is filled.
 
-    The key tells apart dtypes, versions of the format, and models that take other tensors of the same repository.
+    The key tells apart dtypes, layouts of memory, and models that take other tensors of the same repository.
     """
 
     def __init__(
@@ -42,9 +41,9 @@ class Keeper:
         self._model = model
         self._repository = repository
         self._dtype = "mixed" if isinstance(dtype, Mapping) else dtype or "fp32"
-        shapes = [[name, *parameter.shape] for name, parameter in model.named_parameters()]
-        described = [VERSION, list(dtype.items()) if isinstance(dtype, Mapping) else dtype, type(model).__name__]
-        described += [shapes, model.config.tie_word_embeddings, ignore_mismatched]
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        described = [FORMAT, list(dtype.items()) if isinstance(dtype, Mapping) else dtype, type(model).__name__]
+        described += [list(self._shapes.items()), model.config.tie_word_embeddings, ignore_mismatched]
         self._key = sha256(json.dumps(described).encode()).hexdigest()[:32]
         self._enabled = env.keep_quantized and self._dtype not in ("fp32", "float32", "auto")
 
@@ -55,9 +54,7 @@ class Keeper:
             return None
         try:
             file = await read_file(source, source.file)
-            shapes = {name: parameter.shape for name, parameter in self._model.named_parameters()}
-            info = LoadingInfo.from_json(file.metadata[INFO_KEY])
-            return Kept(source, Checkpoint([file], bundles_of(file, shapes), as_stored=True, is_own=True), info)
+            return Kept(source, Image.of(file, self._shapes), LoadingInfo.from_json(file.metadata[INFO_KEY]))
         except (CheckpointError, StoreError, ValueError, KeyError, TypeError):
             await source.forget()
             return None
@@ -74,7 +71,7 @@ class Keeper:
         """
         if not self._enabled or checkpoint.as_stored:
             return
-        writer = CheckpointWriter(self._model, {INFO_KEY: info.to_json()})
+        writer = ImageWriter(self._model, {INFO_KEY: info.to_json()})
         if writer.nbytes > LARGEST_PART * sum(t.nbytes for file in checkpoint.files for t in file.tensors.values()):
             return
         names = [file.name for file in checkpoint.files]

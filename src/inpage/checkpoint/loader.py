@@ -25,7 +25,7 @@ from .initialize import DEFAULT_STD, initialize, owners
 from .keep import Keeper, Kept
 from .layouts import Dtype, check_dtype, choose_layouts, layouts_as_stored
 from .packing import emit_pack
-from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, is_dense, make_plan, tie
+from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, is_dense, make_plan, set_parameter, tie
 from .safetensors import TensorInfo
 from .selection import Checkpoint, open_checkpoint
 from .stream import Direct, Files, Region, Staged, stream_into
@@ -57,7 +57,7 @@ async def load_weights(
     """
     check_dtype(dtype)
     keeper = Keeper(model, repository, dtype, ignore_mismatched_sizes)
-    info = await _load_kept(model, await keeper.find(), dtype)
+    info = await _load_kept(model, await keeper.find())
     if info is None:
         checkpoint = await open_checkpoint(repository, model, dtype)
         stored = await keeper.stored(checkpoint)
@@ -88,18 +88,32 @@ async def load_parameters(
         raise
 
 
-async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) -> LoadingInfo | None:
+async def _load_kept(model: "PreTrainedModel", kept: Kept | None) -> LoadingInfo | None:
     """Fill the model from what an earlier load kept; None if there is nothing, or if it is damaged or outdated."""
     if kept is None:
         return None
     restore = _skeleton(model)
     try:
-        await gather(kept.source.check(), _fill(model, kept.source, kept.checkpoint, dtype, False))
+        await gather(kept.source.check(), _copy(model, kept))
     except (CheckpointError, StoreError):  # outdated, damaged, or deleted while it was read
         restore()
         await kept.source.forget()
         return None
     return kept.info
+
+
+async def _copy(model: "PreTrainedModel", kept: Kept) -> None:
+    """Place the parameters of a skeleton and copy what is kept into them. Gives all memory back if that fails."""
+    parameters = kept.image.shape(model)
+    try:
+        _place(model.executor, parameters).free()
+        await stream_into(kept.source, kept.source.file, kept.image.regions(parameters, model.executor))
+    except BaseException:
+        _free(model)
+        raise
+    for target, source in model.tied_weights_keys.items():
+        if model.config.tie_word_embeddings and kept.image.tied.keys().isdisjoint((target, source)):
+            _warn_of_copies(target, source)
 
 
 async def _fill(
@@ -130,6 +144,24 @@ async def _fill(
     return plan.info
 
 
+def _place(executor: "Executor", parameters: list[Parameter], staged: int = 0) -> HeapBlock:
+    """Place all parameters; returns the staging buffer. An OutOfMemoryError tells of all that is needed."""
+    before = executor.used_bytes
+    try:
+        for parameter in parameters:
+            parameter.place(executor)
+        return HeapBlock(executor, staged)
+    except OutOfMemoryError as error:
+        needed = sum(parameter.nbytes for parameter in parameters) + staged
+        available = max(0, error.details.get("available", before) - before)
+        raise OutOfMemoryError(
+            f"The weights do not fit: they need {needed:,} bytes of kernel memory; {available:,} are available.",
+            hint="Dispose of models that are not in use, load a smaller dtype, or raise env.wasm.max_memory.",
+            needed=needed,
+            available=available,
+        ) from error
+
+
 def _free(model: "PreTrainedModel") -> None:
     for parameter in model.parameters():
         parameter.free()
@@ -137,16 +169,12 @@ def _free(model: "PreTrainedModel") -> None:
 
 def _skeleton(model: "PreTrainedModel") -> Callable[[], None]:
     """What puts the parameters of an unfilled model back as they are now."""
-    before = [
-        (module, name.rpartition(".")[2], parameter, parameter.layout)
-        for name, module in owners(model)
-        if isinstance(parameter := getattr(module, name.rpartition(".")[2]), Parameter)
-    ]
+    before = [(name, parameter, parameter.layout) for name, parameter in model.named_parameters()]
 
     def restore() -> None:
-        for module, attribute, parameter, layout in before:
+        for name, parameter, layout in before:
             parameter.layout = layout
-            setattr(module, attribute, parameter)
+            set_parameter(model, name, parameter)
 
     return restore
 
@@ -167,7 +195,7 @@ class _Loader:
     async def load(self, source: Files, parameters: list[Parameter]) -> None:
         """Place the parameters and fill those that have tasks."""
         staged = [self._staged_bytes(name, info) for name, info in self._needed()]
-        staging = self._place(parameters, max([*staged, self.bundles.staged_bytes]))
+        staging = _place(self.executor, parameters, max([*staged, self.bundles.staged_bytes]))
         try:
             await self.bundles.load_early(source)
             for file in self.files:
@@ -179,23 +207,6 @@ class _Loader:
             self.bundles.free()
             for assembly in self.assemblies.values():
                 assembly.free()
-
-    def _place(self, parameters: list[Parameter], staged: int) -> HeapBlock:
-        """Place all parameters; returns the staging buffer. An OutOfMemoryError tells of all that is needed."""
-        before = self.executor.used_bytes
-        try:
-            for parameter in parameters:
-                parameter.place(self.executor)
-            return HeapBlock(self.executor, staged)
-        except OutOfMemoryError as error:
-            needed = sum(parameter.nbytes for parameter in parameters) + staged
-            available = max(0, error.details.get("available", before) - before)
-            raise OutOfMemoryError(
-                f"The weights do not fit: they need {needed:,} bytes of kernel memory; {available:,} are available.",
-                hint="Dispose of models that are not in use, load a smaller dtype, or raise env.wasm.max_memory.",
-                needed=needed,
-                available=available,
-            ) from error
 
     def _regions(self, file: CheckpointFile, name: str, staging: HeapBlock) -> Iterator[Region]:
         if self.bundles.owns(name):
@@ -306,6 +317,10 @@ def _tie_copies(model: "PreTrainedModel", target: str, source: str) -> None:
         tie(model, target, source)
         copy.free()
         return
+    _warn_of_copies(target, source)
+
+
+def _warn_of_copies(target: str, source: str) -> None:
     warnings.warn(
         f"The configuration ties {target!r} to {source!r}, but the checkpoint has different values for them, so that "
         "both are kept. Set tie_word_embeddings=False to say so.",

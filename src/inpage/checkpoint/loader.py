@@ -60,13 +60,17 @@ async def load_weights(
     info = await _load_kept(model, await keeper.find())
     if info is None:
         checkpoint = await open_checkpoint(repository, model, dtype)
-        stored = await keeper.stored(checkpoint)
-        info = await _fill(model, repository, checkpoint, dtype, ignore_mismatched_sizes)
-        try:
-            await keeper.keep(checkpoint, info, stored)
-        except BaseException:
-            _free(model)
-            raise
+        plan = await _plan(model, repository, checkpoint, dtype, ignore_mismatched_sizes)
+        info = plan.info
+        new = await keeper.prepare(checkpoint)
+        stored = await keeper.stored(checkpoint) if new else set()
+        await _fill(model, repository.transient() if new else repository, checkpoint, plan)
+        if new:
+            try:
+                model._copying = await keeper.keep(new, info, {file.name for file in checkpoint.files} - stored)
+            except BaseException:
+                _free(model)
+                raise
     _warn(model, info, repository.name)
     return info
 
@@ -116,14 +120,14 @@ async def _copy(model: "PreTrainedModel", kept: Kept) -> None:
             _warn_of_copies(target, source)
 
 
-async def _fill(
+async def _plan(
     model: "PreTrainedModel",
     source: Files,
     checkpoint: Checkpoint,
     dtype: Dtype,
     ignore_mismatched_sizes: bool,
-) -> LoadingInfo:
-    """Place and fill the parameters of a skeleton. Gives all memory back if that fails."""
+) -> Plan:
+    """The plan for a skeleton, whose parameters get their layouts."""
     files, bundles, as_stored, is_own = checkpoint
     plan = make_plan(model, files, bundles=bundles, is_own=is_own, ignore_mismatched_sizes=ignore_mismatched_sizes)
     if as_stored:
@@ -133,6 +137,11 @@ async def _fill(
         if symmetric and await need_zero_points(model.executor, source, files, plan, symmetric):
             for parameter in symmetric:
                 parameter.layout = "q4z"
+    return plan
+
+
+async def _fill(model: "PreTrainedModel", source: Files, checkpoint: Checkpoint, plan: Plan) -> None:
+    """Place and fill the parameters of a skeleton. Gives all memory back if that fails."""
     try:
         await _Loader(model.executor, plan, checkpoint).load(source, model.parameters())
         _initialize(model, plan)
@@ -141,7 +150,6 @@ async def _fill(
     except BaseException:
         _free(model)
         raise
-    return plan.info
 
 
 def _place(executor: "Executor", parameters: list[Parameter], staged: int = 0) -> HeapBlock:

@@ -2,7 +2,7 @@
 
 Tensors arrive in file order, chunk by chunk, and never pass the Python heap. What is already as the parameter wants it
 is written in place; the rest goes through a staging buffer in kernel memory, from which kernels convert, pack and move
-it.
+it. Small tensors that are neighbours in the file take this way together.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
 from ..runtime import gather
 from ..tensor import Tensor
-from .bundles import BundleLoader
+from .bundles import BundleLoader, Place
 from .conversion import row_major, whole
 from .files import CheckpointFile
 from .initialize import DEFAULT_STD, initialize, owners
@@ -202,12 +202,20 @@ class _Loader:
 
     async def load(self, source: Files, parameters: list[Parameter]) -> None:
         """Place the parameters and fill those that have tasks."""
-        staged = [self._staged_bytes(name, info) for name, info in self._needed()]
-        staging = _place(self.executor, parameters, max([*staged, self.bundles.staged_bytes]))
+        batches = {batch.names[0]: batch for file in self.files for batch in self._batches(file)}
+        batched = {name for batch in batches.values() for name in batch.names}
+        alone = [self._staged_bytes(name, info) for name, info in self._needed() if name not in batched]
+        together = [batch.end - batch.start for batch in batches.values()]
+        staging = _place(self.executor, parameters, max([*alone, *together, self.bundles.staged_bytes]))
         try:
             await self.bundles.load_early(source)
             for file in self.files:
-                regions = [region for name in file.tensors for region in self._regions(file, name, staging)]
+                regions: list[Region] = []
+                for name in file.tensors:
+                    if name in batches:
+                        regions.append(batches[name].region(staging))
+                    elif name not in batched:
+                        regions += self._regions(file, name, staging)
                 if regions:
                     await stream_into(source, file.name, regions)
         finally:
@@ -215,6 +223,40 @@ class _Loader:
             self.bundles.free()
             for assembly in self.assemblies.values():
                 assembly.free()
+
+    def _batches(self, file: CheckpointFile) -> Iterator["_Batch"]:
+        """Small neighbours in a file, for which one write and one program do."""
+        batch: _Batch | None = None
+        for names, emit in self._units(file):
+            start, end = file.tensors[names[0]].start, file.tensors[names[-1]].end
+            if batch is None or start != batch.end or end - batch.start > BLOCK_BYTES:
+                if batch is not None:
+                    yield batch
+                batch = _Batch(start)
+            batch.add(names, end, emit)
+        if batch is not None:
+            yield batch
+
+    def _units(self, file: CheckpointFile) -> Iterator[tuple[list[str], Callable[[Place], None]]]:
+        """Tensors that are small, or those of one quantised weight, and what places their staged bytes."""
+        for name, info in file.tensors.items():
+            if self.bundles.owns(name):
+                yield from self.bundles.unit(file, name)
+            elif name in self.tasks and info.nbytes <= BLOCK_BYTES:
+                tasks = self.tasks[name]
+                if _is_in_place(info, tasks):
+                    yield [name], partial(self._emit_copy, tasks[0], info)
+                elif _is_whole(info, tasks):
+                    yield [name], partial(self._emit_whole, tasks[0].parameter, info)
+
+    def _emit_copy(self, task: Task, info: TensorInfo, at: Place) -> None:
+        sizes = {"d0": 1, "d1": 1, "d2": 1, "d3": info.nbytes // 4}
+        strides = {f"{letter}{i}": 1 for letter in "xy" for i in range(4)}
+        y = _at(task.parameter.storage, 4 * _destination(task)[0])
+        ops.emit("copy", y=y, x=at(info.start), **sizes, **strides)
+
+    def _emit_whole(self, parameter: Parameter, info: TensorInfo, at: Place) -> None:
+        _emit_block(parameter, info, at(info.start), 0, info.nbytes)
 
     def _regions(self, file: CheckpointFile, name: str, staging: HeapBlock) -> Iterator[Region]:
         if self.bundles.owns(name):
@@ -246,14 +288,7 @@ class _Loader:
 
     def _block(self, parameter: Parameter, info: TensorInfo, staging: HeapBlock, start: int, nbytes: int) -> None:
         """Convert or pack the staged rows that begin at byte `start` of the tensor."""
-        item = ITEM_BYTES[info.dtype]
-        if parameter.layout == "rows":
-            y = _at(parameter.storage, start // item * 4)
-            self._run("convert", y=y, x=_at(staging), count=nbytes // item, source=_source(info), target=0)
-            return
-        inner = parameter.shape[1]
-        rows, first_row = nbytes // (item * inner), start // (item * inner)
-        run_once(lambda: emit_pack(parameter, _at(staging), rows, (inner, 1), _source(info), first_row), self.executor)
+        run_once(lambda: _emit_block(parameter, info, _at(staging), start, nbytes), self.executor)
 
     def _pieces(self, tasks: list[Task], info: TensorInfo, staging: HeapBlock) -> None:
         """Do all tasks of a tensor that is staged as a whole."""
@@ -289,6 +324,29 @@ class _Loader:
 
     def _run(self, op: str, **operands: Any) -> None:
         run_once(lambda: ops.emit(op, **operands), self.executor)
+
+
+class _Batch:
+    """Neighbours in a file that are staged together, and placed by one program."""
+
+    def __init__(self, start: int) -> None:
+        self.names: list[str] = []
+        self.start = self.end = start
+        self._emits: list[Callable[[Place], None]] = []
+
+    def add(self, names: list[str], end: int, emit: Callable[[Place], None]) -> None:
+        self.names += names
+        self.end = end
+        self._emits.append(emit)
+
+    def region(self, staging: HeapBlock) -> Region:
+        def emit() -> None:
+            for each in self._emits:
+                each(lambda position: _at(staging, position - self.start))
+
+        nbytes = self.end - self.start
+        sink = Staged(staging, nbytes, nbytes, lambda _, __: run_once(emit, staging.executor))
+        return Region(self.start, self.end, sink.write)
 
 
 class _Assembly:
@@ -353,6 +411,17 @@ def _warn(model: "PreTrainedModel", info: LoadingInfo, name: str) -> None:
             f"constant first values, and the model must be trained to be of use: {', '.join(new)}.",
             stacklevel=2,
         )
+
+
+def _emit_block(parameter: Parameter, info: TensorInfo, x: Tensor, start: int, nbytes: int) -> None:
+    """Record the converting or packing of the rows at x, which begin at byte `start` of the tensor."""
+    item = ITEM_BYTES[info.dtype]
+    if parameter.layout == "rows":
+        y = _at(parameter.storage, start // item * 4)
+        ops.emit("convert", y=y, x=x, count=nbytes // item, source=_source(info), target=0)
+        return
+    inner = parameter.shape[1]
+    emit_pack(parameter, x, nbytes // (item * inner), (inner, 1), _source(info), start // (item * inner))
 
 
 def _at(storage: Any, start: int = 0) -> Tensor:

@@ -1,7 +1,8 @@
 """Files made from those of a repository, and kept in the store for later loads.
 
 Such a file has its place under the repository's URL and a key. Its manifest has what the host stated about the files
-that it was made of: it counts only while the host states the same. Offline it is taken as it is.
+that it was made of: it counts only while the host states the same. Offline it is taken as it is. It is written beside
+the page's work where there is an event loop, and is there once all of it is.
 """
 
 from __future__ import annotations

@@ -442,9 +442,16 @@ static void quantize_row(Quant *q, float *scale, float *low, const float *x, int
     *low = bottom;
 }
 
+/* The least power of two of which 127 reach `top`, within what float32 can add up. */
+INLINE float scale_of(float top) {
+    int32_t bits = (__builtin_bit_cast(int32_t, top * (1.0f / 127)) + 0x7fffff) & 0x7f800000;
+    return __builtin_bit_cast(float, maximum(minimum(bits, (127 + 100) << 23), (127 - 100) << 23));
+}
+
 /* A row in groups of signed 8-bit quants: x = scale * q. */
 static void quantize_groups(RowGroup *g, int groups, const float *x, int inner, int layout) {
     const int zero = layout == LAYOUT_Q8G ? 64 : 8;
+    const float magic = __builtin_bit_cast(float, MAGIC);
     for (int n = 0; n < groups; n++, g++, x += GROUP_SIZE) {
         f32x4 v[8], most = splat(0);
         i32x4 quants[8], sum = {0};
@@ -452,17 +459,18 @@ static void quantize_groups(RowGroup *g, int groups, const float *x, int inner, 
         read16(v + 4, x + 16, inner - n * GROUP_SIZE - 16);
         if (is_rotated(layout, n, inner)) rotate(v);
         UNROLL for (int j = 0; j < 8; j++) most = vec_max(most, vec_abs(v[j]));
-        float top = max_lanes(most), inverse = top > 1e-30f ? 127 / top : 0;
+        float scale = scale_of(max_lanes(most));
+        f32x4 inverse = splat(1 / scale);
         UNROLL for (int j = 0; j < 8; j++) {
-            quants[j] = to_int((f32x4)wasm_f32x4_nearest((v128_t)(v[j] * splat(inverse))));
+            quants[j] = (i32x4)fma(v[j], inverse, splat(magic)) - splat_int(MAGIC); /* the nearest integer */
             sum += quants[j];
         }
         store_quants(g->quants, quants[0], quants[1], quants[2], quants[3]);
         store_quants(g->quants + 16, quants[4], quants[5], quants[6], quants[7]);
         int total = sum[0] + sum[1] + sum[2] + sum[3];
-        g->scale = top / 127;
-        if (layout == LAYOUT_Q4Z) g->sum = g->scale * (float)total;
-        else g->start = MAGIC - zero * total;
+        g->zero = magic * scale;
+        if (layout == LAYOUT_Q4Z) g->sum = scale * (float)total;
+        else g->start = __builtin_bit_cast(int32_t, g->zero) - zero * total;
     }
 }
 

@@ -7,10 +7,10 @@ a temporary that nothing refers to any more gives its part of the arena to the o
 import struct
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import InputError
@@ -100,8 +100,17 @@ class Program:
         self.gaps = [bytes(end - slot.offset - slot.nbytes) for slot, end in zip(inputs, ends, strict=False)] + [b""]
         self.address = 0
         self.linked = -1
+        self.seconds = inf  # that the last run in steps took
         self._executor = recorder.executor
         self._constants = recorder.constants
+
+    def after(self, begin: int, count: int) -> int:
+        """The word behind the `count` instructions from word `begin` on, or the end."""
+        end, words = begin, self.words
+        while count > 0 and end < len(words):
+            end += words[end] >> 16
+            count -= 1
+        return end
 
     def dispose(self) -> None:
         """Free what the program holds in kernel memory."""
@@ -259,6 +268,16 @@ class Recorded:
         Other arguments are static and must be hashable. One with a `program_key` is represented by that: memory which a
         program refers to, such as a key-value cache, says so what of it may not change.
         """
+        program, structure, data = self._ready(arguments)
+        return _filled(structure, self._executor.run(program, data, registers))
+
+    def steps(self, *, registers: Sequence[int] = (), **arguments: Any) -> Generator[None, None, Any]:
+        """A call with pauses; see `Executor.steps`."""
+        program, structure, data = self._ready(arguments)
+        return _filled(structure, (yield from self._executor.steps(program, data, registers)))
+
+    def _ready(self, arguments: dict[str, Any]) -> tuple[Program, Any, list[memoryview]]:
+        """The program for some arguments, the structure of its result, and the data of its inputs."""
         signature: list[Any] = []
         data: list[memoryview] = []
         for name, value in arguments.items():
@@ -267,9 +286,7 @@ class Recorded:
                 data.append(value.data)
             else:
                 signature.append((name, getattr(value, "program_key", value)))
-        program, structure = self._program(tuple(signature), arguments)
-        results = iter(self._executor.run(program, data, registers))
-        return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
+        return *self._program(tuple(signature), arguments), data
 
     def dispose(self) -> None:
         """Free all programs."""
@@ -296,6 +313,12 @@ def jit(function: Callable[..., Any], executor: "Executor") -> Recorded:
     dicts, lists and tuples of tensors and plain values; the caller gets host tensors in their places.
     """
     return Recorded(function, executor)
+
+
+def _filled(structure: Any, outputs: Iterable[bytes]) -> Any:
+    """The structure of a result with host tensors of these outputs."""
+    results = iter(outputs)
+    return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
 
 
 def _slot(tensor: Tensor) -> Slot:

@@ -38,6 +38,15 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine suspended where nothing can resume it")
 
 
+def result_of(steps: Generator[Any, Any, T]) -> T:
+    """What a generator returns, without pauses."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
 def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result where the platform can block, else the coroutine, to be awaited.
 

@@ -24,7 +24,7 @@ typedef struct {
     const uint32_t *words;
     const int32_t *registers;
     const Table *table;
-    uint32_t count, total;      /* instructions and tickets of the program */
+    uint32_t count, total;      /* instructions of the program, and the ticket at which the run ends */
     _Alignas(64) uint64_t next; /* generation << 32 | ticket; 0 while the program is exchanged */
     _Alignas(64) uint32_t done;
     uint32_t waiters;
@@ -108,11 +108,20 @@ EXPORT(stop) int stop(Control *c) {
     return 0;
 }
 
-/* As `run`, with the helpers of `c`; the table follows the words. Where a helper went away with a chunk, returns the
-   complement of the word at which the unfinished instruction starts. */
-EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint32_t count, const int32_t *registers) {
+/* The ticket with which the instruction at a word begins. */
+static uint32_t ticket_at(const Table *table, uint32_t at) {
+    uint32_t n = 0;
+    while (table->entries[n].at < at) n++;
+    return table->entries[n].first;
+}
+
+/* As `run` of the words from `begin` to `end`, with the helpers of `c`; the table follows the `count` words of the
+   program. Where a helper went away with a chunk, returns the complement of the word at which the unfinished
+   instruction starts. */
+EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint32_t count, const int32_t *registers,
+                                         uint32_t begin, uint32_t end) {
     const Table *table = (const Table *)(words + count);
-    uint32_t generation = c->generation + 1, total = table->entries[table->count].first, n = 0;
+    uint32_t generation = c->generation + 1, first = ticket_at(table, begin), total = ticket_at(table, end), n = 0;
     WRITE(&c->next, 0);
     WRITE(&c->words, words);
     WRITE(&c->registers, registers);
@@ -120,8 +129,8 @@ EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint
     WRITE(&c->count, table->count);
     WRITE(&c->total, total);
     WRITE(&c->failed, 0);
-    WRITE(&c->done, 0);
-    WRITE(&c->next, (uint64_t)generation << 32);
+    WRITE(&c->done, first);
+    WRITE(&c->next, (uint64_t)generation << 32 | first);
     WRITE(&c->generation, generation);
     if (READ(&c->sleepers)) wake(&c->generation);
     work(c, generation);

@@ -11,13 +11,15 @@ import pytest
 from inpage import nn, ops
 from inpage.env import env
 from inpage.errors import KernelError, OutOfMemoryError
-from inpage.executors import wasm, wasmtime_host
+from inpage.executors import base, wasm, wasmtime_host
+from inpage.executors.base import Interrupted
 from inpage.executors.chunks import cut
 from inpage.executors.pages import out_of_memory
 from inpage.executors.threads import STACK_BYTES, say_once
 from inpage.executors.wasm import WasmExecutor
 from inpage.optable import OPS
 from inpage.program import jit, record
+from inpage.runtime import result_of
 from inpage.tensor import Tensor
 
 
@@ -63,6 +65,29 @@ def test_same_results_as_one_thread(threaded: WasmExecutor) -> None:
     for _ in range(50):
         np.testing.assert_array_equal(np.asarray(run(x=x)), expected)
     alone.close()
+
+
+def test_steps_are_parts_of_a_run(threaded: WasmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PAUSE", 0)
+    x = Tensor.from_values(np.random.default_rng(3).normal(size=(2, 50, 64)).astype(np.float32))
+    program, _ = record(network(threaded), threaded, {"x": x})
+    (expected,) = threaded.run(program, [x.data])
+    steps, pauses = threaded.steps(program, [x.data]), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            assert stop.value == [expected]
+            break
+        pauses += 1
+    assert 1 < pauses < 12 * 4
+    (again,) = result_of(threaded.steps(program, [x.data]))
+    assert again == expected
+    interrupted = threaded.steps(program, [x.data])
+    next(interrupted)
+    threaded.run(program, [x.data])
+    with pytest.raises(Interrupted):
+        next(interrupted)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 40])

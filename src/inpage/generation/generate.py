@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedError
 from ..models.outputs import ModelOutput
+from ..runtime import result_of
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
@@ -39,7 +40,6 @@ class GenerationMixin:
     config: Any
     jit: Callable[..., Any]
     forward: Callable[..., Any]
-    prompt_chunk = 0  # tokens of a prompt that were computed at a time last; where the next prompt begins
     _generation_config: GenerationConfig | None = None
     _functions: dict[str, Callable[..., Any]] | None = None
 
@@ -58,7 +58,7 @@ class GenerationMixin:
         """Take the options of `generation_config.json`, or else those in the model's configuration."""
         self._generation_config = await GenerationConfig._from_pretrained(repository, model_config=self.config)
 
-    def function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def function(self, name: str, function: Callable[..., Any]) -> Any:
         """`jit(function)`, made once and kept under a name."""
         if self._functions is None:
             self._functions = {}
@@ -66,9 +66,9 @@ class GenerationMixin:
             self._functions[name] = self.jit(function)
         return self._functions[name]
 
-    def next_token(self, **arguments: Any) -> Any:
-        """`session.next_token` over this model, recorded once for each signature."""
-        return self.function("next_token", partial(next_token, self.forward))(**arguments)
+    def next_token(self, **arguments: Any) -> Generator[None, None, Any]:
+        """`session.next_token` over this model in steps, recorded once for each signature."""
+        return self.function("next_token", partial(next_token, self.forward)).steps(**arguments)
 
     def generate(self, inputs: Any = None, generation_config: GenerationConfig | None = None, **options: Any) -> Any:
         """Continue sequences: int32 tokens [batch * num_return_sequences, length], prompts included.
@@ -89,12 +89,7 @@ class GenerationMixin:
         `beam_indices`. Raises InputError and UnsupportedError for options that are
         unknown, unfit or without effect.
         """
-        steps = self.generate_steps(inputs, generation_config, **options)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return stop.value
+        return result_of(self.generate_steps(inputs, generation_config, **options))
 
     def generate_steps(
         self,

@@ -5,18 +5,17 @@ from array import array
 from collections.abc import Callable, Generator, Sequence
 from operator import and_
 from random import Random
-from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from .. import ops
 from ..errors import InputError, UnsupportedError
+from ..runtime import result_of
 from ..tensor import Tensor, from_bytes
 from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
 from .scores import Candidates, Ids, Row, Rows, check_best
 
-CHUNK = 16  # tokens of a prompt at a time, at first: an abort waits for them, and fewer would take longer each
-LONGEST_CHUNK = 128
-CHUNK_SECONDS = 0.08  # longer ones, up to the longest, take no more, so that an abort waits for less than 0.1 s
+CHUNK = 128  # tokens of a prompt at a time: fewer would take longer each, more would take more memory
+EVEN = 16  # fewer than a chunk are a multiple of these and the rest, so that any length takes few programs
 
 
 class Drawn(NamedTuple):
@@ -55,7 +54,7 @@ class Session:
         random: Random | None = None,
         details: Sequence[str] = (),
     ) -> None:
-        """`chunk` is how many tokens of a prompt are computed at a time, instead of as many as the time allows.
+        """`chunk` is how many tokens of a prompt are computed at a time at most.
 
         `random` decides what is drawn.
 
@@ -73,11 +72,10 @@ class Session:
         whole = getattr(model.base_model, "dynamic_rope", None) is not None
         if details or (whole and not chunk):
             chunk = sys.maxsize
-        self._least, self._most = (chunk or max(1, size // len(padding)) for size in (CHUNK, LONGEST_CHUNK))
-        self._chunk = min(max(model.prompt_chunk // len(padding), self._least), self._most)
+        self._chunk = chunk or max(1, CHUNK // len(padding))
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
-        """What is wanted after prompts of one length; yields between two chunks of them."""
+        """What is wanted after prompts of one length; yields between two pieces of work, which abort may follow."""
         seen = self._seen()
         length = len(ids[0])
         if seen >= length:
@@ -88,23 +86,21 @@ class Session:
         if self.cache is not None:
             self.cache.expect(length)
             while (size := self._piece(length - seen)) < length - seen:
-                began = perf_counter()
-                self._run([row[seen : seen + size] for row in ids], seen, None)
+                yield from self._run([row[seen : seen + size] for row in ids], seen, None)
                 seen += size
-                self._pace(size, perf_counter() - began)
                 yield
-        return self._run([row[seen:] for row in ids], seen, wanted, ids)
+        return (yield from self._run([row[seen:] for row in ids], seen, wanted, ids))
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
         if self.cache is None:
-            return self._run(ids, 0, wanted, ids)
-        return self._run([row[-1:] for row in ids], self._seen(), wanted, ids)
+            return result_of(self._run(ids, 0, wanted, ids))
+        return result_of(self._run([row[-1:] for row in ids], self._seen(), wanted, ids))
 
     def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
         """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""
         texts = [[*ids, *guesses[:count]] for count in range(len(guesses) + 1)]
-        return self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts)
+        return result_of(self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts))
 
     def keep(self, length: int) -> None:
         """Forget the tokens behind the first `length`, and draw again by the random numbers that chose after them."""
@@ -133,18 +129,10 @@ class Session:
             self.cache.reorder_cache(rows)
 
     def _piece(self, count: int) -> int:
-        """How many of `count` tokens come next: a chunk or a power of two, so that any length takes few programs."""
-        return count if self._chunk == sys.maxsize else min(self._chunk, 1 << count.bit_length() - 1)
-
-    def _pace(self, size: int, seconds: float) -> None:
-        """Choose the size of the chunks that follow one that took so long, in this prompt and in the next."""
-        if self._least == self._most:  # as the caller wants it
-            return
-        if size == self._chunk and 2 * seconds < CHUNK_SECONDS:
-            self._chunk = min(2 * size, self._most)
-        elif seconds > CHUNK_SECONDS:
-            self._chunk = max(self._chunk // 2, self._least)
-        self.model.prompt_chunk = self._chunk * len(self.padding)
+        """How many of `count` tokens come next."""
+        if count >= self._chunk or self._chunk == sys.maxsize:
+            return min(count, self._chunk)
+        return count // EVEN * EVEN or count
 
     def _draw(self, count: int) -> list[float]:
         assert self.random is not None
@@ -155,8 +143,8 @@ class Session:
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
-    def _run(self, ids: Ids, seen: int, wanted: Wanted | None, texts: Ids | None = None) -> Any:
-        """What is wanted after `ids`; where that is None, they only go into the cache.
+    def _run(self, ids: Ids, seen: int, wanted: Wanted | None, texts: Ids | None = None) -> Generator[None, None, Any]:
+        """What is wanted after `ids`, in steps; where that is None, they only go into the cache.
 
         `texts`, the whole sequences, are what the processors look at.
         """
@@ -174,7 +162,7 @@ class Session:
             inputs["past_key_values"] = self.cache
         keep = 1 if texts is None else len(texts) // len(ids)
         flags = {f"output_{name}": True for name in self.seen}
-        outputs, best, details = self.model.next_token(**inputs, wanted=wanted, keep=keep, **flags)
+        outputs, best, details = yield from self.model.next_token(**inputs, wanted=wanted, keep=keep, **flags)
         for name, found in self.seen.items():
             found.append(details[name])
         if best is not None:

@@ -1,7 +1,7 @@
 """Causal language models: a table of tokens, a stack of layers that look back, a norm, a head. Llama and others."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .. import nn, ops
@@ -148,7 +148,7 @@ class CausalModel(PreTrainedModel):
             inputs["attention_mask"] = Tensor.from_values(mask, "int32")
         return inputs
 
-    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
+    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Generator[None, None, Any]:
         """Run with room in the cache for the new tokens, and with the frequencies of positions that need them."""
         cache: Cache | None = arguments.get("past_key_values")
         tokens = arguments["input_ids"] if "input_ids" in arguments else arguments["inputs_embeds"]
@@ -165,12 +165,12 @@ class CausalModel(PreTrainedModel):
                 frequencies = backbone.dynamic_rope.frequencies(last + 1)
                 arguments["rope_frequencies"] = Tensor.from_values(frequencies, "float32")
         if cache is None:
-            return recorded(**arguments)
+            return (yield from recorded.steps(**arguments))
         mask = arguments.pop("attention_mask", None)
         with cache.extended(self.executor, backbone.cache_shapes, batch, length, mask) as registers:
             if arguments.get("output_attentions"):
                 arguments["rows"] = cache.rows
-            return recorded(registers=registers, **arguments)
+            return (yield from recorded.steps(registers=registers, **arguments))
 
 
 def visible_tokens(mask: Tensor | None, cache: Cache | None, batch: int, total: int) -> list[Sequence[int]]:

@@ -1,6 +1,6 @@
 """What all models have in common: loading, calling, disposing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -8,9 +8,10 @@ from .. import nn
 from ..checks import check_flags
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..executors import acquire, release
+from ..executors.base import Interrupted
 from ..program import Recorded
 from ..program import jit as record_on_first_call
-from ..runtime import Awaitable, resolve
+from ..runtime import Awaitable, resolve, result_of
 from ..tensor import Tensor
 from .adapters import AdapterMixin
 from .attention import attention_function
@@ -137,9 +138,9 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         """The part of the `config.json` of repository `name` that is about this class."""
         return values
 
-    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
-        """Run a recorded function over this model; here a family adds what only it knows."""
-        return recorded(**arguments)
+    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Generator[None, None, Any]:
+        """Run a recorded function over this model, in steps; here a family adds what only it knows."""
+        return recorded.steps(**arguments)
 
     def prepare_inputs(self, named: Mapping[str, Any], **options: Any) -> dict[str, Tensor]:
         """Host tensors of the inputs that are not None, in the order in which the model declares them.
@@ -222,8 +223,16 @@ class ModelFunction:
 
     def __call__(self, **arguments: Any) -> Any:
         """As `program.Recorded`. Raises DisposedError once the model is gone."""
+        return result_of(self.steps(**arguments))
+
+    def steps(self, **arguments: Any) -> Generator[None, None, Any]:
+        """A call with pauses, in which anything may happen: where others took what it needs, it starts over without."""
         _ = self._model.executor
-        return self._model.replay(self._recorded, arguments)
+        try:
+            return (yield from self._model.replay(self._recorded, dict(arguments)))
+        except Interrupted:
+            _ = self._model.executor
+            return result_of(self._model.replay(self._recorded, arguments))
 
     def dispose(self) -> None:
         """Free the programs."""

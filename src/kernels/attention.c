@@ -8,7 +8,8 @@
 
 enum {
     BUFFER = 4096,   /* floats of a packed block of keys, and of values */
-    QUERIES = 256,   /* that share a packed block */
+    QUERIES = 256,   /* at most, that share a packed block */
+    MANY_QUERIES = 32, /* at least, that are worth packing one for themselves */
     TILE = 6,        /* queries whose scores are at hand at once */
     MAX_DIM = BUFFER / PANEL,
 };
@@ -255,7 +256,9 @@ int op_attention(const Instruction *i, int part, int parts) {
     if (shares > 1 && (q_len > 1 || window)) return 1;
 
     int group = heads / kv_heads, single = q_len == 1; /* then heads of a group are taken as queries of one head */
-    int queries = single ? group : q_len, chunks = ceil_div(queries, QUERIES), items = single ? kv_heads : heads;
+    int queries = single ? group : q_len, items = single ? kv_heads : heads;
+    /* Where there are fewer heads than parts, their queries are divided. */
+    int chunks = maximum(ceil_div(queries, QUERIES), minimum(ceil_div(parts, batch * items), queries / MANY_QUERIES));
     int all = batch * items * chunks * shares, end = split(all, part + 1, parts);
     for (int n = split(all, part, parts); n < end; n++) {
         int share = n % shares, item = n / shares;

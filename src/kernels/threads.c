@@ -85,6 +85,7 @@ static void work(Control *c, uint32_t generation) {
             uint32_t none = 0, here = 1 + at;
             if (run_chunk(&i, (int)(ticket - first)))
                 __atomic_compare_exchange_n(&c->failed, &none, here, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+            if ((uint32_t)(READ(&c->next) >> 32) != generation) return; /* given up: the words are another program's */
         }
         ADD(&c->done, 1);
         if (READ(&c->waiters)) wake(&c->done);
@@ -140,6 +141,7 @@ EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint
     if (READ(&c->sleepers)) wake(&c->generation);
     work(c, generation);
     if (wait_for(c, generation, total)) return READ(&c->failed);
+    WRITE(&c->next, 0); /* whoever comes back is to leave it */
     while (table->entries[n + 1].first <= READ(&c->done)) n++;
     while (table->entries[n].first > table->entries[n].after && table->entries[n].first > first) n--;
     return ~table->entries[n].at;

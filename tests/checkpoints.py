@@ -95,11 +95,8 @@ class MemoryRepository:
     async def find_kept(self, key: str) -> None:
         return None
 
-    async def is_stored(self, name: str) -> bool:
-        return False
-
-    async def keep(self, *arguments: Any) -> bool:
-        return False
+    async def new_kept(self, *arguments: Any) -> None:
+        return None
 
     @asynccontextmanager
     async def stream(self, name: str, start: int = 0, stop: int | None = None) -> AsyncIterator[AsyncIterator[Chunk]]:

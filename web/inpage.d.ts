@@ -478,7 +478,7 @@ export const env: {
   wasm: { numThreads: number | null; variant: string | null; maxMemory: number | null };
 };
 
-/** URLs of all that the worker has fetched: what stays in the page can be shown, not only promised. */
+/** URLs of all that the worker has fetched, and the page for it: what stays in the page can be shown, not only promised. */
 export function requests(): Promise<string[]>;
 
 /** End the worker and free everything. Objects are gone; the next call starts a new one. */

@@ -387,8 +387,12 @@ async function compile(url) {
   return isTyped ? WebAssembly.compileStreaming(response) : WebAssembly.compile(await response.arrayBuffer());
 }
 
+/** What the page has fetched for the worker. @type {Set<string>} */
+const fetched = new Set();
+
 /** @param {URL | string} url */
 async function get(url) {
+  fetched.add(String(url));
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
   return response;
@@ -532,7 +536,7 @@ export function stream(generate, input, { signal, progress_callback, ...options 
 }
 
 /** @type {typeof import("./inpage.d.ts").requests} */
-export const requests = async () => (current ? current.request("requests", {}) : []);
+export const requests = async () => [...fetched, ...(current ? await current.request("requests", {}) : [])];
 
 export function terminate() {
   current?.end(failure("disposed", "The worker was terminated."));

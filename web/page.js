@@ -87,7 +87,7 @@ new PerformanceObserver((list) => list.getEntries().forEach(({ name }) => fetche
 
 /** Count what page and worker have fetched from other hosts. */
 export async function countRequests() {
-  const all = [...fetched, ...(await requests().catch(() => []))].map((url) => new URL(url));
+  const all = [...new Set([...fetched, ...(await requests().catch(() => []))])].map((url) => new URL(url));
   const foreign = all.filter((url) => url.protocol.startsWith("http") && url.origin !== location.origin);
   element("foreign").textContent = String(foreign.length);
   element("foreign").classList.toggle("bad", foreign.length > 0);

@@ -30,6 +30,11 @@ class HeapBlock:
             self.address = 0
 
 
+def layout_nbytes(layout: str, shape: tuple[int, ...]) -> int:
+    """Bytes in kernel memory of a parameter, which has two dimensions unless its layout is rows."""
+    return 4 * prod(shape) if layout == "rows" else weight_nbytes(layout, *shape)
+
+
 class Parameter(Tensor):
     """Weights of a module: a logical shape, as in the checkpoint, and a layout in kernel memory.
 
@@ -51,7 +56,7 @@ class Parameter(Tensor):
     @property
     def nbytes(self) -> int:
         """Bytes in kernel memory, the padding of panels included."""
-        return 4 * prod(self.shape) if self.layout == "rows" else weight_nbytes(self.layout, *self.shape)
+        return layout_nbytes(self.layout, self.shape)
 
     def place(self, executor: "Executor") -> None:
         """Allocate the parameter's place, its contents undefined. Raises OutOfMemoryError."""

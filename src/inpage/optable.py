@@ -35,7 +35,7 @@ precision. A last group of fewer than 32 columns stays as it is.
 
 `linear_f16`, `linear_q8` ... are `linear` for these; for q8 and the groups x is what `quantize_rows` made of it: q8
 takes each row in 128 steps between its lowest and highest value, the others groups of 32 (q8g: rotated) as signed 8-bit
-quants by their largest magnitude.
+quants with the least power of two as scale that takes them in.
 
 `pack_quantized` and `unpack_quantized` convert between a packed weight and plain row-major arrays:
 q int8 [rows, inner] (q8, q8g) or uint8 [rows, ceil(inner / 2)] with the even column in the low half (q4, q4z), scale

@@ -7,10 +7,10 @@ a temporary that nothing refers to any more gives its part of the arena to the o
 import struct
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import InputError
@@ -102,6 +102,7 @@ class Program:
         self.results = [(slot.offset, slot.nbytes) for slot in outputs]
         self.address = 0
         self.linked = -1
+        self.seconds = inf  # that the last run in steps took
         self._executor = recorder.executor
         self.disposed = False
         self._constants = recorder.constants
@@ -112,6 +113,14 @@ class Program:
             self.ints[i] = value
         for (start, stop), data in zip(self.places, inputs, strict=True):
             self.staged[start:stop] = data
+
+    def after(self, begin: int, count: int) -> int:
+        """The word behind the `count` instructions from word `begin` on, or the end."""
+        end, words = begin, self.words
+        while count > 0 and end < len(words):
+            end += words[end] >> 16
+            count -= 1
+        return end
 
     def dispose(self) -> None:
         """Free what the program holds in kernel memory."""
@@ -272,6 +281,16 @@ class Recorded:
         Other arguments are static and must be hashable. One with a `program_key` is represented by that: memory which a
         program refers to, such as a key-value cache, says so what of it may not change.
         """
+        program, structure, data = self._ready(arguments)
+        return _filled(structure, self._executor.run(program, data, registers))
+
+    def steps(self, *, registers: Sequence[int] = (), **arguments: Any) -> Generator[None, None, Any]:
+        """A call with pauses; see `Executor.steps`."""
+        program, structure, data = self._ready(arguments)
+        return _filled(structure, (yield from self._executor.steps(program, data, registers)))
+
+    def _ready(self, arguments: dict[str, Any]) -> tuple[Program, Any, list[memoryview]]:
+        """The program for some arguments, the structure of its result, and the data of its inputs."""
         signature: list[Any] = []
         data: list[memoryview] = []
         for name, value in arguments.items():
@@ -281,8 +300,7 @@ class Recorded:
             else:
                 signature.append((name, getattr(value, "program_key", value)))
         self.last, structure = self._program(tuple(signature), arguments)
-        results = iter(self._executor.run(self.last, data, registers))
-        return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
+        return self.last, structure, data
 
     def dispose(self) -> None:
         """Free all programs."""
@@ -309,6 +327,12 @@ def jit(function: Callable[..., Any], executor: "Executor") -> Recorded:
     dicts, lists and tuples of tensors and plain values; the caller gets host tensors in their places.
     """
     return Recorded(function, executor)
+
+
+def _filled(structure: Any, outputs: Iterable[bytes]) -> Any:
+    """The structure of a result with host tensors of these outputs."""
+    results = iter(outputs)
+    return _map(structure, lambda slot: from_bytes(slot.shape, slot.dtype, next(results)), of=Slot)
 
 
 def _slot(tensor: Tensor) -> Slot:

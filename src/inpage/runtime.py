@@ -39,6 +39,15 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine suspended where nothing can resume it")
 
 
+def result_of(steps: Generator[Any, Any, T]) -> T:
+    """What a generator returns, without pauses."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
 def resolve(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result where the platform can block, else the coroutine, to be awaited.
 
@@ -83,15 +92,6 @@ def import_numpy(purpose: str) -> Any:
     except ImportError as error:
         hint = 'In Pyodide: await pyodide.loadPackage("numpy").' if IN_PYODIDE else "Install it: pip install numpy"
         raise UnsupportedError(f"{purpose} needs NumPy, which cannot be imported here.", hint=hint) from error
-
-
-def drain(steps: Generator[Any, None, T]) -> T:
-    """Run a generator to its end; what it returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return stop.value
 
 
 class Slices:

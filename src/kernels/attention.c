@@ -8,7 +8,8 @@
 
 enum {
     BUFFER = 4096,   /* floats of a packed block of keys, and of values */
-    QUERIES = 256,   /* that share a packed block */
+    QUERIES = 256,   /* at most, that share a packed block */
+    MANY_QUERIES = 32, /* at least, that are worth packing one for themselves */
     TILE = 6,        /* queries whose scores are at hand at once */
     MAX_DIM = BUFFER / PANEL,
 };
@@ -70,12 +71,12 @@ static void pack_block(const Head *h, Block *b) {
         pack_panel(b->values + d * b->k.count, v + d, minimum(h->dim - d, PANEL), b->k.count, 1, h->v_stride, 1);
 }
 
-/* The highest of the scores of one query and of `highest`. */
-static float highest_of(float *s, const Block *block, float highest) {
+/* The highest of the `count` scores of one query and of `highest`. */
+static float highest_of(float *s, int count, const Block *block, float highest) {
     f32x4 a = splat(highest), b = a;
     if (block->capped)
-        for (int j = 0; j < block->k.padded; j += 4) store(s + j, vec_min(load(s + j), load(block->ceiling + j)));
-    for (int j = 0; j < block->k.padded; j += 8) {
+        for (int j = 0; j < count; j += 4) store(s + j, vec_min(load(s + j), load(block->ceiling + j)));
+    for (int j = 0; j < count; j += 8) {
         a = vec_max(a, load(s + j));
         b = vec_max(b, load(s + j + 4));
     }
@@ -97,15 +98,16 @@ INLINE float raise(float *s, int count, float shift, const Exp2 *k) {
 
 /* Scores of a tile become weights relative to the highest score so far of each query; what a query has added up is
    rescaled where that rose. One step for all queries at a time, so that none waits for another's result. */
-static void update(const Head *h, const Block *b, Running *running, float *scores, int query, int queries, int first) {
+static void update(const Head *h, const Block *b, const Keys *keys, Running *running, float *scores, int query,
+                   int queries, int first) {
     const Exp2 k = exp2_constants();
     float *highest = running->highest + query, *sum = running->sum + query, before[TILE];
     for (int r = 0; r < queries; r++) {
         before[r] = highest[r];
-        highest[r] = highest_of(scores + r * MAX_KEYS, b, before[r]);
+        highest[r] = highest_of(scores + r * MAX_KEYS, keys->padded, b, before[r]);
     }
     for (int r = 0; r < queries; r++) {
-        float total = raise(scores + r * MAX_KEYS, b->k.padded, highest[r], &k);
+        float total = raise(scores + r * MAX_KEYS, keys->padded, highest[r], &k);
         if (first) {
             sum[r] = total;
         } else if (highest[r] > before[r]) {
@@ -120,12 +122,13 @@ static void update(const Head *h, const Block *b, Running *running, float *score
 }
 
 /* y += weights * values for a tile of queries. */
-static void add_values(const Head *h, const Block *b, const float *weights, float *y, int queries, int first) {
+static void add_values(const Head *h, const Block *b, const Keys *keys, const float *weights, float *y, int queries,
+                       int first) {
     int whole = h->dim / PANEL, rest = h->dim % PANEL;
     Gemm g = {
         .x = weights, .x_stride = MAX_KEYS, .w = b->values, .panel_stride = PANEL * b->k.count,
         .init = first ? 0 : y, .init_stride = h->y_stride, .y = y, .y_stride = h->y_stride,
-        .rows = queries, .panels = whole, .inner = b->k.count,
+        .rows = queries, .panels = whole, .inner = keys->count,
     };
     gemm(&g);
     if (!rest) return;
@@ -150,16 +153,24 @@ static void cap_scores(float *s, int count, float cap) {
     for (int j = 0; j < count; j += 4) store(s + j, height - twice * logistic2(load(s + j) * scale, &k));
 }
 
-static void attend_tile(const Head *h, const Block *b, Running *running, int query, int queries) {
+/* Of the keys of a block those up to the last that a tile of queries sees, in whole panels. */
+static Keys seen_keys(const Head *h, const Keys *all, int query, int queries) {
+    int seen = round_up(h->last + (query + queries - 1) * h->step - all->start + 1, PANEL);
+    return (Keys){all->start, minimum(all->count, seen), minimum(all->padded, seen)};
+}
+
+/* With `skip`, keys that no query of the tile sees are left out. */
+static void attend_tile(const Head *h, const Block *b, Running *running, int query, int queries, int skip) {
     float scores[TILE * MAX_KEYS], *y = h->y + query * h->y_stride;
     const float *q = h->q + query * h->q_stride;
     int first = running->sum[query] < 0;
+    Keys k = skip ? seen_keys(h, &b->k, query, queries) : b->k;
     if (h->direct) {
-        direct_scores(h, &b->k, q, scores, queries);
+        direct_scores(h, &k, q, scores, queries);
     } else {
         Gemm g = {
             .x = q, .x_stride = h->q_stride, .w = b->keys, .panel_stride = PANEL * h->dim,
-            .y = scores, .y_stride = MAX_KEYS, .rows = queries, .panels = b->k.padded / PANEL, .inner = h->dim,
+            .y = scores, .y_stride = MAX_KEYS, .rows = queries, .panels = k.padded / PANEL, .inner = h->dim,
         };
         gemm(&g);
     }
@@ -167,12 +178,12 @@ static void attend_tile(const Head *h, const Block *b, Running *running, int que
         float *s = scores + r * MAX_KEYS;
         int lowest = h->first + (query + r) * h->step - b->k.start, last = h->last + (query + r) * h->step - b->k.start;
         const float *bias = h->bias ? h->bias + (query + r) * h->kv_len + b->k.start : 0;
-        if (h->softcap > 0) cap_scores(s, b->k.padded, h->softcap);
-        if (bias || last < b->k.count - 1 || lowest > 0) adjust_scores(s, bias, LOG2E, 0, lowest, last, b->k.count);
+        if (h->softcap > 0) cap_scores(s, k.padded, h->softcap);
+        if (bias || last < k.count - 1 || lowest > 0) adjust_scores(s, bias, LOG2E, 0, lowest, last, k.count);
     }
-    update(h, b, running, scores, query, queries, first);
-    if (h->direct) direct_values(h, &b->k, scores, y, queries, first);
-    else add_values(h, b, scores, y, queries, first);
+    update(h, b, &k, running, scores, query, queries, first);
+    if (h->direct) direct_values(h, &k, scores, y, queries, first);
+    else add_values(h, b, &k, scores, y, queries, first);
 }
 
 /* Whether every query sees some key. */
@@ -217,7 +228,7 @@ static void attend(const Head *h) {
             int left = h->queries - query, queries = ceil_div(left, ceil_div(left, TILE));
             int later = h->last + (query + queries - 1) * h->step < start;
             int earlier = h->first + query * h->step >= start + b.k.count;
-            if (!(skip && (later || earlier))) attend_tile(h, &b, &running, query, queries);
+            if (!(skip && (later || earlier))) attend_tile(h, &b, &running, query, queries, skip);
             query += queries;
         }
     }
@@ -245,7 +256,9 @@ int op_attention(const Instruction *i, int part, int parts) {
     if (shares > 1 && (q_len > 1 || window)) return 1;
 
     int group = heads / kv_heads, single = q_len == 1; /* then heads of a group are taken as queries of one head */
-    int queries = single ? group : q_len, chunks = ceil_div(queries, QUERIES), items = single ? kv_heads : heads;
+    int queries = single ? group : q_len, items = single ? kv_heads : heads;
+    /* Where there are fewer heads than parts, their queries are divided. */
+    int chunks = maximum(ceil_div(queries, QUERIES), minimum(ceil_div(parts, batch * items), queries / MANY_QUERIES));
     int all = batch * items * chunks * shares, end = split(all, part + 1, parts);
     for (int n = split(all, part, parts); n < end; n++) {
         int share = n % shares, item = n / shares;

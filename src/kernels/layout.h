@@ -5,7 +5,7 @@
 
 enum {
     GROUP_SIZE = 32,
-    MAGIC = 0x4b400000, /* bits of 1.5 * 2^23, in float32: with a small integer added, those of that much more */
+    MAGIC = 0x4b400000, /* bits of 1.5 * 2^23, in float32 */
 };
 
 INLINE int is_grouped(int layout) { return layout >= LAYOUT_Q8G; }
@@ -75,13 +75,15 @@ typedef int8_t Quant;
 typedef int16_t Quant;
 #endif
 
-/* A group of a row, for the grouped layouts; all of it is within reach of one pointer. */
+/* A group of a row, for the grouped layouts; all of it is within reach of one pointer. Its scale is a power of two, so
+   that the unit in the last place of zero = 1.5 * 2^23 * scale is the scale: adding an integer to the bits of zero adds
+   that many scales to its value. */
 typedef struct {
     Quant quants[GROUP_SIZE];
-    float scale;
+    float zero;
     union {
         float sum;     /* q4z: of the group in float32 */
-        int32_t start; /* q4, q8g: what integer sums start from, MAGIC less the zero point times the sum of quants */
+        int32_t start; /* q4, q8g: the bits of zero less the zero point of weights times the sum of quants */
     };
 } RowGroup;
 

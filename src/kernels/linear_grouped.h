@@ -21,10 +21,10 @@ enum { UNPACKED = -1, UNPACKED_OFFSETS = -2 };
 
 /* Where things lie in an Unpacked, and in a RowGroup. */
 enum {
-    LIFTS = offsetof(Unpacked, lift),
     OFFSETS = offsetof(Unpacked, offset),
     QUANTS = offsetof(Unpacked, quants),
-    ROW_SCALE = offsetof(RowGroup, scale),
+    ROW_ZERO = offsetof(RowGroup, zero),
+    ROW_START = offsetof(RowGroup, start),
     ROW_SUM = offsetof(RowGroup, sum),
 };
 
@@ -39,7 +39,6 @@ INLINE void unpack_layout(const int layout, Unpacked *u, const char *w, int grou
     for (; groups > 0; groups--, u++, w += group_bytes(layout)) {
         UNROLL for (int v = 0; v < 2; v++) {
             u->scale[v] = scales_at(w + 8 * v);
-            u->lift[v] = u->scale[v] * splat(-__builtin_bit_cast(float, MAGIC));
             if (layout == LAYOUT_Q4Z) u->offset[v] = scales_at(w + 16 + 8 * v);
         }
         UNROLL for (int j = 0; j < (layout == LAYOUT_Q8G ? 16 : 8); j++) {
@@ -67,8 +66,8 @@ INLINE const char *row_at(const Product *g, int row) {
 }
 
 #ifdef __wasm_relaxed_simd__
-/* In memory, as no register is free for them. */
-static const i32x4 NIBBLES = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f}, NO_SUMS = {MAGIC, MAGIC, MAGIC, MAGIC};
+/* In memory, as no register is free for it. */
+static const i32x4 NIBBLES = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f};
 
 INLINE int has_offsets(const int source) { return source == LAYOUT_Q4Z || source == UNPACKED_OFFSETS; }
 
@@ -85,11 +84,8 @@ INLINE i32x4 quants_at(const int source, const char *w, const int step, const in
 
 /* What integer sums start from. */
 INLINE i32x4 start_at(const int offsets, const char *row_group) {
-    return offsets ? int_at((const char *)&NO_SUMS, 0) : quad_at(row_group, offsetof(RowGroup, start));
+    return quad_at(row_group, offsets ? ROW_ZERO : ROW_START);
 }
-
-/* The integer sum as float32: exact, and on another port than the conversion instruction and the dot products. */
-INLINE f32x4 sum_to_float(i32x4 sum) { return (f32x4)sum - splat(__builtin_bit_cast(float, MAGIC)); }
 
 INLINE void tile_grouped(const int source, const int rows, const Product *g, int row, int panel, float *y,
                          int y_stride) {
@@ -116,23 +112,26 @@ INLINE void tile_grouped(const int source, const int rows, const Product *g, int
                 KEEP(acc[2 * r + 1]);
             }
         }
-        f32x4 scale[2], lift[2], offset[2];
+        f32x4 scale[2];
         UNROLL for (int v = 0; v < 2; v++) {
             scale[v] = source < 0 ? load_at(w, 16 * v) : scales_at(w + 8 * v);
-            lift[v] = source < 0 ? load_at(w, LIFTS + 16 * v) : splat(0);
-            offset[v] = source == LAYOUT_Q4Z ? scales_at(w + 16 + 8 * v) : splat(0);
-            if (source == UNPACKED_OFFSETS) offset[v] = load_at(w, OFFSETS + 16 * v);
             KEEP(scale[v]);
-            KEEP(lift[v]);
-            KEEP(offset[v]);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            f32x4 row_scale = splat_at(x[r], ROW_SCALE), row_sum = offsets ? splat_at(x[r], ROW_SUM) : splat(0);
+            f32x4 zero = splat_at(x[r], ROW_ZERO), sum[2];
             UNROLL for (int v = 0; v < 2; v++) {
-                f32x4 total = load(waiting + 32 * r + 16 * v), sum = (f32x4)acc[2 * r + v];
-                if (offsets) total = fma(row_sum, offset[v], total);
-                sum = source < 0 ? fma(sum, scale[v], lift[v]) : sum_to_float(acc[2 * r + v]) * scale[v];
-                store(waiting + 32 * r + 16 * v, fma(sum, row_scale, total));
+                sum[v] = (f32x4)acc[2 * r + v] - zero;
+                KEEP(sum[v]);
+            }
+            f32x4 row_sum = offsets ? splat_at(x[r], ROW_SUM) : splat(0);
+            UNROLL for (int v = 0; v < 2; v++) {
+                char *place = waiting + 32 * r + 16 * v;
+                f32x4 total = fma(sum[v], scale[v], load(place));
+                if (offsets) {
+                    f32x4 offset = source < 0 ? load_at(w, OFFSETS + 16 * v) : scales_at(w + 16 + 8 * v);
+                    total = fma(row_sum, offset, total);
+                }
+                store(place, total);
             }
         }
         UNROLL for (int r = 0; r < rows; r++) {
@@ -180,10 +179,9 @@ INLINE void streams_grouped(const int layout, const Product *g, int row, int pan
                 }
             }
             UNROLL for (int v = 0; v < 2; v++) {
-                f32x4 factor = scales_at(w[p] + 8 * v) * splat_at(x, ROW_SCALE);
-                f32x4 total = load(waiting + 32 * p + 16 * v);
+                f32x4 sum = (f32x4)acc[v] - splat_at(x, ROW_ZERO), total = load(waiting + 32 * p + 16 * v);
                 if (layout == LAYOUT_Q4Z) total = fma(splat_at(x, ROW_SUM), scales_at(w[p] + 16 + 8 * v), total);
-                store(waiting + 32 * p + 16 * v, fma(sum_to_float(acc[v]), factor, total));
+                store(waiting + 32 * p + 16 * v, fma(sum, scales_at(w[p] + 8 * v), total));
             }
             w[p] += size;
         }
@@ -215,12 +213,12 @@ INLINE void tile_grouped(const int source, const int rows, const Product *g, int
                     KEEP(high[r]);
                 }
             }
-            f32x4 weight_scale = load_at(w, 16 * v), offset = splat(0);
+            f32x4 scale = load_at(w, 16 * v), offset = splat(0);
             if (source == UNPACKED_OFFSETS) offset = load_at(w, OFFSETS + 16 * v);
             UNROLL for (int r = 0; r < rows; r++) {
                 if (source == UNPACKED_OFFSETS) total[r] = fma(splat_at(x[r], ROW_SUM), offset, total[r]);
-                f32x4 factor = weight_scale * splat_at(x[r], ROW_SCALE);
-                total[r] = fma(to_float(join(low[r], high[r])), factor, total[r]);
+                f32x4 zero = splat_at(x[r], ROW_ZERO), sum = (f32x4)((i32x4)zero + join(low[r], high[r])) - zero;
+                total[r] = fma(sum, scale, total[r]);
                 x[r] += sizeof(RowGroup);
             }
         }

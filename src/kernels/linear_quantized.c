@@ -6,7 +6,7 @@
 
 enum {
     BLOCK_BYTES = 192 * 1024, /* rows of x that stay in the second-level cache while all panels pass */
-    MAX_ROWS = 96,
+    MAX_ROWS = 128,
     BAND_ROWS = 48,  /* at least, of a part of many rows: fewer lines of y where parts meet, which threads wait for */
     MANY_ROWS = 20,  /* from which on it pays to unpack a panel before */
     MAX_GROUPS = 48, /* whose quants stay in the first-level cache, unpacked, while the rows pass */

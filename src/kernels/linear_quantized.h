@@ -7,7 +7,6 @@
 /* A group of a panel, with which several rows are multiplied. */
 typedef struct {
     f32x4 scale[2], offset[2];
-    f32x4 lift[2];    /* -MAGIC * scale, which is exact: (sum + MAGIC) * scale + lift is rounded once */
     i32x4 quants[16]; /* [8 steps][8 columns][4]: 0 .. 127, and without relaxed SIMD less the zero point */
 } Unpacked;
 

@@ -31,33 +31,54 @@ static float largest(const float x[GROUP_SIZE]) {
     return max_lanes(most);
 }
 
-INLINE int nearest(float x, int low, int high) {
-    return maximum(low, minimum(high, (int)__builtin_rintf(x)));
+/* Quants of 8 rows, 16 of each, to four steps of a panel; `sums` gets more by the sum of each row's. */
+INLINE void write_steps(char *steps, const v128_t q[PANEL], i32x4 sums[PANEL]) {
+    UNROLL for (int r = 0; r < PANEL; r += 4) {
+        f32x4 v[4] = {(f32x4)q[r], (f32x4)q[r + 1], (f32x4)q[r + 2], (f32x4)q[r + 3]};
+        transpose4(v);
+        UNROLL for (int j = 0; j < 4; j++) store(steps + 32 * j + 4 * r, v[j]);
+    }
+    UNROLL for (int r = 0; r < PANEL; r++)
+        sums[r] += (i32x4)wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_extadd_pairwise_i8x16(q[r]));
+}
+
+INLINE void write_sums(float *y, const i32x4 sums[PANEL]) {
+    for (int r = 0; r < PANEL; r++) y[r] = (float)(sums[r][0] + sums[r][1] + sums[r][2] + sums[r][3]);
+}
+
+/* The integers nearest to 16 values x * factor. */
+INLINE v128_t nearest16(const float *x, f32x4 factor) {
+    v128_t q[4];
+    UNROLL for (int j = 0; j < 4; j++)
+        q[j] = wasm_i32x4_trunc_sat_f32x4(wasm_f32x4_nearest((v128_t)(load(x + 4 * j) * factor)));
+    v128_t narrow = wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(q[0], q[1]), wasm_i16x8_narrow_i32x4(q[2], q[3]));
+    return wasm_i8x16_max(narrow, wasm_i8x16_splat(-127));
 }
 
 static void quantize_q8(char *panel, const Source *s, int first_row, int rows, int inner) {
     int padded = padded_inner(LAYOUT_Q8, inner);
-    float *scales = (float *)(panel + 8 * padded), *sums = scales + 8, x[GROUP_SIZE];
-    for (int r = 0; r < 8; r++) {
+    float *scales = (float *)(panel + 8 * padded), inverse[PANEL] = {0}, x[GROUP_SIZE];
+    i32x4 sums[PANEL] = {0};
+    for (int r = 0; r < PANEL; r++) {
         float most = 0;
-        int sum = 0;
         for (int first = 0; r < rows && first < inner; first += GROUP_SIZE) {
             read_group(x, s, first_row + r, first, inner);
             most = larger(most, largest(x));
         }
-        float inverse = most > 0 ? 127 / most : 0;
-        for (int first = 0; first < padded; first += GROUP_SIZE) {
-            int count = minimum(GROUP_SIZE, padded - first);
-            if (r < rows) read_group(x, s, first_row + r, first, inner);
-            for (int k = 0; k < count; k++) {
-                int q = r < rows ? nearest(x[k] * inverse, -127, 127) : 0;
-                ((int8_t *)panel)[(first + k) / 4 * 32 + 4 * r + k % 4] = (int8_t)q;
-                sum += q;
-            }
-        }
+        inverse[r] = most > 0 ? 127 / most : 0;
         scales[r] = most / 127;
-        sums[r] = (float)sum;
     }
+    for (int first = 0; first < padded; first += GROUP_SIZE) {
+        v128_t low[PANEL] = {0}, high[PANEL] = {0};
+        for (int r = 0; r < rows; r++) {
+            read_group(x, s, first_row + r, first, inner);
+            low[r] = nearest16(x, splat(inverse[r]));
+            high[r] = nearest16(x + 16, splat(inverse[r]));
+        }
+        write_steps(panel + 8 * first, low, sums);
+        if (first + 16 < padded) write_steps(panel + 8 * first + 128, high, sums);
+    }
+    write_sums(scales + 8, sums);
 }
 
 typedef struct {
@@ -201,16 +222,19 @@ Group empty_group(int layout) {
 }
 
 void write_group(char *group, const Group *g, int layout, int row) {
-    uint8_t *q = (uint8_t *)group + (layout == LAYOUT_Q4Z ? 32 : 16) + 4 * row;
+    i32x4 a = (i32x4)wasm_v128_load(g->quants), b = (i32x4)wasm_v128_load(g->quants + 16);
+    int32_t *step = (int32_t *)(group + (layout == LAYOUT_Q4Z ? 32 : 16)) + row;
     ((uint16_t *)group)[row] = g->scale;
     if (layout == LAYOUT_Q4Z) ((uint16_t *)group)[8 + row] = g->offset;
     if (layout == LAYOUT_Q8G) {
-        for (int k = 0; k < GROUP_SIZE; k++) q[k / 4 * 32 + k % 4] = g->quants[k];
+        UNROLL for (int j = 0; j < 4; j++) {
+            step[8 * j] = a[j];
+            step[8 * (4 + j)] = b[j];
+        }
         return;
     }
-    for (int step = 0; step < 4; step++)
-        for (int k = 0; k < 4; k++)
-            q[32 * step + k] = (uint8_t)(g->quants[8 * step + k] | g->quants[8 * step + 4 + k] << 4);
+    i32x4 halves = __builtin_shufflevector(a, b, 0, 2, 4, 6) | __builtin_shufflevector(a, b, 1, 3, 5, 7) << 4;
+    UNROLL for (int j = 0; j < 4; j++) step[8 * j] = halves[j];
 }
 
 static void quantize_grouped(char *panel, const Source *s, int first_row, int rows, int inner, int layout) {
@@ -259,41 +283,64 @@ int op_quantize_weight(const Instruction *i, int part, int parts) {
     return 0;
 }
 
+/* A panel of plain rows of q8. */
+static void pack_q8(char *panel, const int8_t *q, const float *scale, int rows, int inner) {
+    int padded = padded_inner(LAYOUT_Q8, inner);
+    i32x4 sums[PANEL] = {0};
+    for (int k = 0; k < padded; k += 16) {
+        v128_t v[PANEL] = {0};
+        for (int r = 0; r < rows; r++) {
+            if (k + 16 <= inner) v[r] = wasm_v128_load(q + r * inner + k);
+            else for (int j = 0; k + j < inner; j++) ((int8_t *)&v[r])[j] = q[r * inner + k + j];
+        }
+        write_steps(panel + 8 * k, v, sums);
+    }
+    for (int r = 0; r < PANEL; r++) ((float *)(panel + 8 * padded))[r] = r < rows ? scale[r] : 0;
+    write_sums((float *)(panel + 8 * padded) + 8, sums);
+}
+
+/* Quants at `at` of a row that is plain, `count` of them, as those of a group are. */
+static void read_quants(uint8_t quants[GROUP_SIZE], const uint8_t *row, int at, int count, int layout) {
+    if (layout == LAYOUT_Q8G) {
+        for (int k = 0; k < count; k++) quants[k] = (uint8_t)(row[at + k] + 64);
+    } else if (count == GROUP_SIZE) {
+        v128_t bytes = wasm_v128_load(row + at / 2);
+        v128_t even = wasm_v128_and(bytes, wasm_i8x16_splat(15)), odd = wasm_u8x16_shr(bytes, 4);
+        wasm_v128_store(quants, wasm_i8x16_shuffle(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+        wasm_v128_store(quants + 16, wasm_i8x16_shuffle(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
+                                                        15, 31));
+    } else {
+        for (int k = 0; k < count; k++) quants[k] = row[(at + k) / 2] >> k % 2 * 4 & 15;
+    }
+}
+
 int op_pack_quantized(const Instruction *i, int part, int parts) {
     int rows = INT(PACK_QUANTIZED_ROWS), inner = INT(PACK_QUANTIZED_INNER), layout = INT(PACK_QUANTIZED_LAYOUT);
     int panels = ceil_div(rows, PANEL), end = split(panels, part + 1, parts), size = panel_bytes(layout, inner);
-    int groups = ceil_div(inner, GROUP_SIZE), padded = padded_inner(layout, inner);
-    int packed = layout == LAYOUT_Q4 || layout == LAYOUT_Q4Z;
+    int groups = ceil_div(inner, GROUP_SIZE);
+    int row_bytes = layout == LAYOUT_Q4 || layout == LAYOUT_Q4Z ? ceil_div(inner, 2) : inner;
     const uint16_t *scale = ADDRESS(const uint16_t, PACK_QUANTIZED_SCALE);
     const uint16_t *offset = ADDRESS(const uint16_t, PACK_QUANTIZED_OFFSET);
     const uint8_t *q = ADDRESS(const uint8_t, PACK_QUANTIZED_Q);
     if (layout < LAYOUT_Q8) return 1;
     for (int p = split(panels, part, parts); p < end; p++) {
         char *panel = ADDRESS(char, PACK_QUANTIZED_W) + p * size;
-        for (int r = 0; r < PANEL; r++) {
-            int row = p * PANEL + r, sum = 0;
-            if (layout == LAYOUT_Q8) {
-                for (int k = 0; k < padded; k++) {
-                    int8_t value = row < rows && k < inner ? ((const int8_t *)q)[row * inner + k] : 0;
-                    ((int8_t *)panel)[k / 4 * 32 + 4 * r + k % 4] = value;
-                    sum += value;
-                }
-                ((float *)(panel + 8 * padded))[r] = row < rows ? ((const float *)scale)[row] : 0;
-                ((float *)(panel + 8 * padded))[8 + r] = (float)sum;
-                continue;
-            }
+        int first = p * PANEL;
+        if (layout == LAYOUT_Q8) {
+            pack_q8(panel, (const int8_t *)q + first * inner, (const float *)scale + first,
+                    minimum(rows - first, PANEL), inner);
+            continue;
+        }
+        for (int row = first; row < first + PANEL; row++) {
             for (int n = 0; n < groups; n++) {
                 Group g = empty_group(layout);
                 if (row < rows) {
                     g.scale = scale[row * groups + n];
                     g.offset = offset ? offset[row * groups + n] : 0;
-                    for (int k = 0; k < minimum(GROUP_SIZE, inner - n * GROUP_SIZE); k++) {
-                        int at = n * GROUP_SIZE + k;
-                        g.quants[k] = packed ? q[row * ceil_div(inner, 2) + at / 2] >> at % 2 * 4 & 15
-                                             : (uint8_t)((int8_t)q[row * inner + at] + 64);
-                    }
+                    read_quants(g.quants, q + row * row_bytes, n * GROUP_SIZE,
+                                minimum(GROUP_SIZE, inner - n * GROUP_SIZE), layout);
                 }
-                write_group(panel + n * group_bytes(layout), &g, layout, r);
+                write_group(panel + n * group_bytes(layout), &g, layout, row % PANEL);
             }
         }
     }
@@ -395,9 +442,16 @@ static void quantize_row(Quant *q, float *scale, float *low, const float *x, int
     *low = bottom;
 }
 
+/* The least power of two of which 127 reach `top`, within what float32 can add up. */
+INLINE float scale_of(float top) {
+    int32_t bits = (__builtin_bit_cast(int32_t, top * (1.0f / 127)) + 0x7fffff) & 0x7f800000;
+    return __builtin_bit_cast(float, maximum(minimum(bits, (127 + 100) << 23), (127 - 100) << 23));
+}
+
 /* A row in groups of signed 8-bit quants: x = scale * q. */
 static void quantize_groups(RowGroup *g, int groups, const float *x, int inner, int layout) {
     const int zero = layout == LAYOUT_Q8G ? 64 : 8;
+    const float magic = __builtin_bit_cast(float, MAGIC);
     for (int n = 0; n < groups; n++, g++, x += GROUP_SIZE) {
         f32x4 v[8], most = splat(0);
         i32x4 quants[8], sum = {0};
@@ -405,17 +459,18 @@ static void quantize_groups(RowGroup *g, int groups, const float *x, int inner, 
         read16(v + 4, x + 16, inner - n * GROUP_SIZE - 16);
         if (is_rotated(layout, n, inner)) rotate(v);
         UNROLL for (int j = 0; j < 8; j++) most = vec_max(most, vec_abs(v[j]));
-        float top = max_lanes(most), inverse = top > 1e-30f ? 127 / top : 0;
+        float scale = scale_of(max_lanes(most));
+        f32x4 inverse = splat(1 / scale);
         UNROLL for (int j = 0; j < 8; j++) {
-            quants[j] = to_int((f32x4)wasm_f32x4_nearest((v128_t)(v[j] * splat(inverse))));
+            quants[j] = (i32x4)fma(v[j], inverse, splat(magic)) - splat_int(MAGIC); /* the nearest integer */
             sum += quants[j];
         }
         store_quants(g->quants, quants[0], quants[1], quants[2], quants[3]);
         store_quants(g->quants + 16, quants[4], quants[5], quants[6], quants[7]);
         int total = sum[0] + sum[1] + sum[2] + sum[3];
-        g->scale = top / 127;
-        if (layout == LAYOUT_Q4Z) g->sum = g->scale * (float)total;
-        else g->start = MAGIC - zero * total;
+        g->zero = magic * scale;
+        if (layout == LAYOUT_Q4Z) g->sum = scale * (float)total;
+        else g->start = __builtin_bit_cast(int32_t, g->zero) - zero * total;
     }
 }
 

@@ -1,15 +1,16 @@
-/* Several threads on one program. Every instruction is cut into chunks, whose tickets count through the whole program.
-   A thread claims the next ticket once all chunks of earlier instructions are done, so nobody waits for a helper that
-   holds no chunk, and a helper that never comes costs nothing. */
+/* Several threads on one program. Every entry of its table, an instruction or several, is cut into chunks, whose
+   tickets count through the whole program. A thread claims the next ticket once all chunks are done that it needs, so
+   nobody waits for a helper that holds no chunk, and a helper that never comes costs nothing. */
 #include "run.h"
 
 #ifdef __wasm_atomics__
 
 enum { SPINS = 20000, PAUSE_NS = 2000000, PATIENCE = 2500 }; /* a stalled run is given up after PATIENCE pauses: 5 s */
 
-/* Instruction n begins at word `at` and with ticket `first`; one more entry ends the table. */
+/* Entry n begins at word `at` and with ticket `first`, for which all before ticket `after` must be done; one more entry
+   ends the table. The instructions of an entry have as many chunks each, of which the nth need no others than nths. */
 typedef struct {
-    uint32_t at, first;
+    uint32_t at, first, after;
 } Entry;
 
 typedef struct {
@@ -24,7 +25,7 @@ typedef struct {
     const uint32_t *words;
     const int32_t *registers;
     const Table *table;
-    uint32_t count, total;      /* instructions and tickets of the program */
+    uint32_t count, total;      /* entries of the table, and the ticket at which the run ends */
     _Alignas(64) uint64_t next; /* generation << 32 | ticket; 0 while the program is exchanged */
     _Alignas(64) uint32_t done;
     uint32_t waiters;
@@ -71,18 +72,23 @@ static void work(Control *c, uint32_t generation) {
         uint32_t ticket = (uint32_t)next;
         if ((uint32_t)(next >> 32) != generation || ticket >= total) return;
         while (n + 1 < count && table->entries[n + 1].first <= ticket) n++;
-        uint32_t at = table->entries[n].at, first = table->entries[n].first, end = table->entries[n + 1].first;
-        if (READ(&c->done) < first) {
-            if (!wait_for(c, generation, first)) return;
+        uint32_t at = table->entries[n].at, first = table->entries[n].first, after = table->entries[n].after;
+        uint32_t end = table->entries[n + 1].at;
+        if (READ(&c->done) < after) {
+            if (!wait_for(c, generation, after)) return;
             continue;
         }
         if (!__atomic_compare_exchange_n(&c->next, &next, next + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
-        Instruction i = {c->words + at, c->registers};
-        uint32_t none = 0, here = 1 + at;
         /* After a failure the remaining chunks are only counted. */
-        if (!READ(&c->failed) && run_chunk(&i, (int)(ticket - first)))
-            __atomic_compare_exchange_n(&c->failed, &none, here, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-        if (ADD(&c->done, 1) == end && READ(&c->waiters)) wake(&c->done);
+        for (; at < end && !READ(&c->failed); at += c->words[at] >> 16) {
+            Instruction i = {c->words + at, c->registers};
+            uint32_t none = 0, here = 1 + at;
+            if (run_chunk(&i, (int)(ticket - first)))
+                __atomic_compare_exchange_n(&c->failed, &none, here, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+            if ((uint32_t)(READ(&c->next) >> 32) != generation) return; /* given up: the words are another program's */
+        }
+        ADD(&c->done, 1);
+        if (READ(&c->waiters)) wake(&c->done);
     }
 }
 
@@ -108,11 +114,20 @@ EXPORT(stop) int stop(Control *c) {
     return 0;
 }
 
-/* As `run`, with the helpers of `c`; the table follows the words. Where a helper went away with a chunk, returns the
-   complement of the word at which the unfinished instruction starts. */
-EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint32_t count, const int32_t *registers) {
+/* The ticket of the first entry that begins at a word or behind it. */
+static uint32_t ticket_at(const Table *table, uint32_t at) {
+    uint32_t n = 0;
+    while (table->entries[n].at < at) n++;
+    return table->entries[n].first;
+}
+
+/* As `run` of the words from `begin` to `end`, with the helpers of `c`; the table follows the `count` words of the
+   program. Entries belong to where they begin. Where a helper went away with a chunk, returns the complement of the
+   word from which on to start over. */
+EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint32_t count, const int32_t *registers,
+                                         uint32_t begin, uint32_t end) {
     const Table *table = (const Table *)(words + count);
-    uint32_t generation = c->generation + 1, total = table->entries[table->count].first, n = 0;
+    uint32_t generation = c->generation + 1, first = ticket_at(table, begin), total = ticket_at(table, end), n = 0;
     WRITE(&c->next, 0);
     WRITE(&c->words, words);
     WRITE(&c->registers, registers);
@@ -120,13 +135,15 @@ EXPORT(run_threads) uint32_t run_threads(Control *c, const uint32_t *words, uint
     WRITE(&c->count, table->count);
     WRITE(&c->total, total);
     WRITE(&c->failed, 0);
-    WRITE(&c->done, 0);
-    WRITE(&c->next, (uint64_t)generation << 32);
+    WRITE(&c->done, first);
+    WRITE(&c->next, (uint64_t)generation << 32 | first);
     WRITE(&c->generation, generation);
     if (READ(&c->sleepers)) wake(&c->generation);
     work(c, generation);
     if (wait_for(c, generation, total)) return READ(&c->failed);
+    WRITE(&c->next, 0); /* whoever comes back is to leave it */
     while (table->entries[n + 1].first <= READ(&c->done)) n++;
+    while (table->entries[n].first > table->entries[n].after && table->entries[n].first > first) n--;
     return ~table->entries[n].at;
 }
 

@@ -9,10 +9,12 @@ import pytest
 
 from tests.browser.conftest import PythonWorker
 from tests.faults import FaultyServer, faulty_server
-from tests.unit.test_kept import CONFIG, NAME, SINGLE, checkpoint
+from tests.unit.test_kept import CONFIG, NAME, SINGLE, checkpoint, downloads
 
 LOAD = """
-import hashlib
+import asyncio, hashlib, warnings
+from inpage.hub.backends import CacheBackend
+from inpage.executors import acquire, release
 from inpage import AutoModel, env
 from inpage.hub import delete_cached, list_cached
 
@@ -27,6 +29,28 @@ async def load(dtype, **options):
 async def stored():
     return {e["file"]: e["size"] for e in await list_cached(NAME) if e["complete"] and "safetensors" in e["file"]}
 
+put, waiting, may_write = CacheBackend.put, asyncio.Event(), asyncio.Event()
+
+def hold(after, error=None):
+    "Writing into what is kept waits after `after` entries until `may_write` is set, then goes on or fails."
+    count = 0
+    async def held(self, url, part, chunks):
+        nonlocal count
+        count += "inpage-kept" in url
+        if "inpage-kept" in url and count > after:
+            waiting.set()
+            await may_write.wait()
+            if error:
+                raise error
+        await put(self, url, part, chunks)
+    waiting.clear(), may_write.clear()
+    CacheBackend.put = held
+
+async def locks():
+    state = await js.navigator.locks.query()
+    return state.held.length + state.pending.length
+
+import js
 env.remote_host = host
 None
 """
@@ -75,3 +99,115 @@ def test_a_page_does_not_trust_it_once_the_source_changed(pages: list[PythonWork
     assert second != first
     assert pages[1].run_python("await load('q8')") == second
     assert pages[1].run_python("await delete_cached(NAME); await load('q8')") == second
+
+
+def test_the_model_is_there_before_it_is_kept(pages: list[PythonWorker], faulty: FaultyServer) -> None:
+    """A second load of it waits, though not for ever, and can be given up without harm."""
+    code = """
+hold(1)
+keeper = acquire("wasm")
+model = await AutoModel.from_pretrained(NAME, dtype="q8")
+await waiting.wait()
+before = len(model(input_ids=[[1, 2]]).last_hidden_state.tolist())
+impatient, second = asyncio.ensure_future(load("q8")), asyncio.ensure_future(load("q8"))
+await asyncio.sleep(0.2)
+impatient.cancel()
+waits = not second.done()
+may_write.set()
+digest = hashlib.sha256()
+for parameter in model.parameters():
+    digest.update(model.executor.read(parameter.address, parameter.nbytes))
+same = await second == digest.hexdigest()
+model.dispose()
+release(keeper)
+[before, waits, same, list(await stored()), await locks()]
+"""
+    before, waits, same, files, locks = pages[0].run_python(code)
+    assert (before, waits, same, locks) == (1, True, True, 0)
+    assert [name[:8] for name in files] == ["model.q8"]
+    assert downloads(faulty) == 1
+
+
+def test_a_disposed_model_is_kept_and_then_freed(pages: list[PythonWorker]) -> None:
+    code = """
+hold(0)
+keeper = acquire("wasm")
+used = keeper.used_bytes
+model = await AutoModel.from_pretrained(NAME, dtype="q8")
+await waiting.wait()
+model.dispose()
+model.dispose()
+meanwhile = keeper.used_bytes - used
+may_write.set()
+files = await stored()
+after = keeper.used_bytes - used
+release(keeper)
+[meanwhile, after, list(files), await load("q8", local_files_only=True) == await load("q8")]
+"""
+    meanwhile, after, files, same = pages[0].run_python(code)
+    assert meanwhile > 50_000 and after < 10_000 and same
+    assert [name[:8] for name in files] == ["model.q8"]
+
+
+def test_failing_to_keep_it_is_said_once(pages: list[PythonWorker]) -> None:
+    code = """
+from inpage.errors import StoreError
+hold(1, StoreError("The disk is full."))
+may_write.set()
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    first = await load("q8")
+    files = await stored()
+CacheBackend.put = put
+[[str(w.message) for w in warned], files, await load("q8") == first, list(await stored()), await locks()]
+"""
+    warned, files, same, later, locks = pages[0].run_python(code)
+    (warning,) = [text for text in warned if "could not be kept" in text]
+    assert "The disk is full." in warning
+    assert (files, same, locks) == ({}, True, 0)
+    assert [name[:8] for name in later] == ["model.q8"]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_page_that_closes_leaves_nothing_that_is_read(
+    pages: list[PythonWorker], faulty: FaultyServer, after: int
+) -> None:
+    code = """
+import inpage.hub.store
+inpage.hub.store.SEGMENT = 1 << 14
+hold(after)
+first = await load("q8")
+await waiting.wait()
+[first, await locks()]
+"""
+    first, locks = pages[0].run_python(code, after=after)
+    assert locks == 1
+    pages[0].page.close()
+    assert pages[1].run_python("await stored()") == {}
+    assert pages[1].run_python("await load('q8')") == first
+    count = len(faulty.downloads(SINGLE))
+    assert pages[1].run_python("[await load('q8'), list(await stored()), await locks()]")[::2] == [first, 0]
+    assert len(faulty.downloads(SINGLE)) == count
+
+
+def test_two_pages_that_keep_the_same(pages: list[PythonWorker]) -> None:
+    pages[0].run_python("hold(1); first = await load('q8'); await waiting.wait(); None")
+    other = pages[1].run_python("task = asyncio.ensure_future(stored()); await load('q8')")
+    pages[0].run_python("may_write.set(); await stored(); None")
+    files = pages[1].run_python("await stored()")
+    assert [name[:8] for name in files] == ["model.q8"]
+    for page in pages:
+        assert page.run_python("await load('q8', local_files_only=True)") == other
+
+
+def test_a_copy_that_is_stopped_leaves_nothing(pages: list[PythonWorker]) -> None:
+    code = """
+hold(1)
+model = await AutoModel.from_pretrained(NAME, dtype="q8")
+await waiting.wait()
+model._stop_copying()
+files = await stored()
+model.dispose()
+[files, await locks()]
+"""
+    assert pages[0].run_python(code) == [{}, 0]

@@ -244,15 +244,19 @@ def spied_site(site: Path) -> None:
         replace(path, spy.encode() + path.read_bytes())
 
 
-def spied_visit(context: Any, url: str, options: str = "{}") -> tuple[set[str], set[str]]:
-    """Entries of the store that a visit reads, in the page while Python starts and in the worker, by file and part."""
+def spied_visit(context: Any, url: str, options: str = "{}", *written: str) -> tuple[set[str], set[str]]:
+    """Entries of the store that a visit reads, in the page while Python starts and in the worker, by file and part.
+
+    The page stays until entries that have `written` in their keys are there.
+    """
     page = context.new_page()
     page.goto(url + BLANK)
     assert page.evaluate(LOAD.replace('base")', f'base", {options})')) == [1, 5, 32]
-    page.wait_for_function("""async () => {
+    stored = """async (parts) => {
         const keys = await (await caches.open("inpage")).keys();
-        return keys.some(({ url }) => url.endsWith("?inpage-ahead"));
-    }""")
+        return parts.every((part) => keys.some(({ url }) => url.includes(part)));
+    }"""
+    page.wait_for_function(stored, arg=["?inpage-ahead", *written])
     asked = page.evaluate("asked"), page.workers[0].evaluate("asked")
     page.close()
     ahead, later = ({key.rsplit("/", 1)[1] for key in keys if "?inpage=" in key} for keys in asked)
@@ -281,9 +285,12 @@ def test_what_the_store_lacks_is_known_as_early(browser: Any, tmp_path: Path) ->
     with serve_site(tmp_path / "site", MODEL, handler=Log) as url:
         spied_site(tmp_path / "site")
         context = browser.new_context()
-        spied_visit(context, url, "{ dtype: 'q8' }")
+        spied_visit(context, url, "{ dtype: 'q8' }", "inpage-kept=")
         ahead, later = spied_visit(context, url, "{ dtype: 'q8' }")
         assert "model.safetensors?inpage=manifest" in ahead - later
+        kept = {key.rsplit("=", 1)[1] for key in ahead if "inpage-kept=" in key}
+        assert kept == {"manifest", "0"}
+        assert not [key for key in later if "inpage-kept=" in key and key.endswith("=0")]
         context.close()
 
 

@@ -93,7 +93,7 @@ def rotated_back(x: Array) -> Array:
 
 
 def activations(x: Array, layout: str) -> Array:
-    """x after its quantisation: 128 steps over a row's range (q8), or groups of 32 by their largest magnitude."""
+    """x after its quantisation: 128 steps over a row's range (q8), or groups of 32 by powers of two."""
     if layout == "f16":
         return x
     if layout == "q8g":
@@ -106,8 +106,7 @@ def activations(x: Array, layout: str) -> Array:
     padded = np.zeros((len(x), -(-x.shape[1] // GROUP_SIZE) * GROUP_SIZE), x.dtype)
     padded[:, : x.shape[1]] = x
     groups = padded.reshape(len(x), -1, GROUP_SIZE)
-    step = np.abs(groups).max(2, keepdims=True) / 127
-    step[step == 0] = 1
+    step = 2.0 ** np.ceil(np.log2(np.abs(groups).max(2, keepdims=True).clip(1e-30) / 127))
     return (np.rint(groups / step) * step).reshape(padded.shape)[:, : x.shape[1]]
 
 

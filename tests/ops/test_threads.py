@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,15 @@ import pytest
 from inpage import nn, ops
 from inpage.env import env
 from inpage.errors import KernelError, OutOfMemoryError
-from inpage.executors import wasm, wasmtime_host
+from inpage.executors import base, wasm, wasmtime_host
+from inpage.executors.base import Interrupted
 from inpage.executors.chunks import cut
 from inpage.executors.pages import out_of_memory
 from inpage.executors.threads import STACK_BYTES, say_once
 from inpage.executors.wasm import WasmExecutor
-from inpage.optable import OPS
+from inpage.optable import BY_NUMBER, OPS
 from inpage.program import jit, record
+from inpage.runtime import result_of
 from inpage.tensor import Tensor
 
 
@@ -63,6 +66,29 @@ def test_same_results_as_one_thread(threaded: WasmExecutor) -> None:
     for _ in range(50):
         np.testing.assert_array_equal(np.asarray(run(x=x)), expected)
     alone.close()
+
+
+def test_steps_are_parts_of_a_run(threaded: WasmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PAUSE", 0)
+    x = Tensor.from_values(np.random.default_rng(3).normal(size=(2, 50, 64)).astype(np.float32))
+    program, _ = record(network(threaded), threaded, {"x": x})
+    (expected,) = threaded.run(program, [x.data])
+    steps, pauses = threaded.steps(program, [x.data]), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            assert stop.value == [expected]
+            break
+        pauses += 1
+    assert 1 < pauses < 12 * 4
+    (again,) = result_of(threaded.steps(program, [x.data]))
+    assert again == expected
+    interrupted = threaded.steps(program, [x.data])
+    next(interrupted)
+    threaded.run(program, [x.data])
+    with pytest.raises(Interrupted):
+        next(interrupted)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 40])
@@ -131,10 +157,78 @@ def test_work_is_cut_by_its_size() -> None:
         x = Tensor.from_values(np.zeros((rows, weight.shape[1]), np.float32))
         program, _ = record(lambda x, weight=weight: ops.linear(x, weight), executor, {"x": x})
         table = cut(program.words, 2)
-        assert list(table) == [1, 0, 0, OPS["linear"].length, program.words[1]]
+        assert list(table) == [1, 0, 0, 0, OPS["linear"].length, program.words[1], program.words[1]]
         chunks.append(program.words[1])
     assert chunks == [1, 2, 8, 12]
     executor.close()
+
+
+def feed_forward(executor: WasmExecutor):
+    """A norm, two linears of one input, what gates one by the other, and a linear back, in q8g."""
+    gate, up, down = (nn.Parameter(shape, "q8g") for shape in ((256, 64), (256, 64), (64, 256)))
+    norm = nn.Parameter((64,))
+    for i, parameter in enumerate((gate, up, down, norm)):
+        parameter.place(executor)
+        values = np.random.default_rng(i).integers(0, 60, parameter.nbytes, np.uint8)  # float16 scales below 1
+        executor.write(parameter.address, values)
+    executor.write(norm.address, np.ones(64, np.float32))
+
+    def function(x: Tensor) -> Tensor:
+        for _ in range(6):
+            y = ops.rms_norm(x, norm, 1e-6)
+            sides = ops.linear(y, gate), ops.linear(y, up)
+            x = ops.linear(ops.gated(*sides, "silu"), down, residual=x)
+        return x
+
+    return function
+
+
+def entries(executor: WasmExecutor, function: Any, x: Tensor) -> list[list[str]]:
+    """The instructions of each entry, those of a group between bars."""
+    program, _ = record(function, executor, {"x": x})
+    table, words = cut(program.words, 2), program.words
+    starts = [tuple(table[i : i + 3]) for i in range(1, len(table), 3)]
+    found: list[list[str]] = []
+    for (at, first, after), (end, _, _) in pairwise(starts):
+        names: list[str] = []
+        while at < end:
+            names.append(BY_NUMBER[words[at] & 0xFFFF].name)
+            at += words[at] >> 16
+        found += [["|"], names] if first == after else [names]
+    return found
+
+
+def test_threads_wait_only_where_they_must() -> None:
+    executor = WasmExecutor()
+    x = Tensor.from_values(np.zeros((1, 64, 64), np.float32))
+    layer = [["|"], ["rms_norm", "quantize_rows"], ["|"], ["linear_q8g"], ["linear_q8g"]]
+    layer += [["|"], ["gated", "quantize_rows"], ["|"], ["linear_q8g"]]
+    assert entries(executor, feed_forward(executor), x)[: 2 * len(layer)] == 2 * layer
+
+    def freed(x: Tensor) -> Tensor:  # the memory of an input that other threads may not have read yet
+        y = ops.activation(x, "relu")
+        y = ops.gated(y, y, "silu")
+        return ops.gated(y, y, "silu")
+
+    assert entries(executor, freed, x)[2:] == [["|"], ["gated"], ["|"], ["gated"]]
+
+    def transposed(x: Tensor) -> Tensor:  # other rows than those before
+        y = ops.gated(x, x, "silu").reshape(1, 128, 32)
+        return ops.gated(y, y, "silu")
+
+    assert entries(executor, transposed, x) == [["|"], ["gated"], ["|"], ["gated"]]
+    executor.close()
+
+
+def test_chains_on_threads_give_the_same(threaded: WasmExecutor) -> None:
+    x = Tensor.from_values(np.random.default_rng(3).normal(size=(1, 90, 64)).astype(np.float32))
+    alone = WasmExecutor(variant="relaxed")
+    expected = np.asarray(jit(feed_forward(alone), alone)(x=x))
+    assert np.isfinite(expected).all()
+    run = jit(feed_forward(threaded), threaded)
+    for _ in range(50):
+        np.testing.assert_array_equal(np.asarray(run(x=x)), expected)
+    alone.close()
 
 
 def test_closing_ends_the_helpers(threaded: WasmExecutor) -> None:

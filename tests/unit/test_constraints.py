@@ -22,7 +22,7 @@ from inpage.generation.constraints import ConstrainedLogitsProcessor, make_const
 from inpage.generation.json_schema import json_schema_pattern
 from inpage.models.auto import AutoModelForCausalLM
 from inpage.processing.tokenizer import AutoTokenizer, PreTrainedTokenizer
-from inpage.runtime import drain
+from inpage.runtime import result_of
 
 LLAMA = str(Path(__file__).parent.parent / "golden" / "decoders" / "llama")
 PROMPT = [[1, 341, 299, 321, 381, 341, 328, 323]]
@@ -77,7 +77,7 @@ def test_constraints_with_beams_and_their_limits(model: Any, tokenizer: Any) -> 
 def test_masks_are_those_of_every_token_alone(tokenizer: Any) -> None:
     constraint = make_constraint(tokenizer, regex=r'[^"x]*"(?:en|the|ü)+ [0-9]{2}')
     assert constraint is not None
-    drain(constraint.prepare())
+    result_of(constraint.prepare())
     automaton, tokens = constraint.automaton, constraint.vocabulary.tokens
     for text in ("", 'A "', 'a"the', 'a"en\xfc 4', 'a"e'):
         state = automaton.walk(0, text.encode())

@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from inpage import pipeline, program, set_seed, token_log_probabilities
-from inpage.errors import InputError, UnsupportedError
+from inpage.errors import DisposedError, InputError, UnsupportedError
+from inpage.executors import base
 from inpage.generation import session as sessions
 from inpage.generation.cache import DynamicCache, StaticCache
 from inpage.generation.configuration import GenerationConfig
@@ -566,35 +567,26 @@ def test_prompts_of_any_length_take_few_programs(monkeypatch: pytest.MonkeyPatch
             found += _result(session.prefill(prompt, "logits"))
             assert cache.get_seq_length() == len(prompt[0])
             cache.crop(0)
-        # of 1, 2, 4, .. 32 tokens, at the end of a prompt and before it
-        assert len(recorded) <= 12
+        # of 1 .. 15 tokens, and of 16, 32 and 48 at the end of a prompt and before it
+        assert len(recorded) == 15 + 3 + 3
         for prompt, logits in zip(prompts, found, strict=True):
             exact = model(input_ids=prompt).logits.tolist()[0][-1]
             assert max(abs(a - b) for a, b in zip(logits, exact, strict=True)) < 1e-4
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "sizes"),
-    [(0.1, [16, 32, 64, 128, 32, 16, 8, 2, 1]), (1.5, [16, *[32] * 8, 16, 8, 2, 1]), (9, [*[16] * 18, 8, 2, 1])],
+    ("sequences", "chunk", "sizes"),
+    [(1, None, [128, 128, 32, 11]), (2, None, [64, 64, 64, 64, 32, 11]), (1, 100, [100, 100, 96, 3])],
 )
-def test_chunks_of_a_prompt_follow_the_time_they_take(
-    monkeypatch: pytest.MonkeyPatch, model: Any, milliseconds: float, sizes: list[int]
+def test_chunks_of_a_prompt(
+    monkeypatch: pytest.MonkeyPatch, model: Any, sequences: int, chunk: int | None, sizes: list[int]
 ) -> None:
-    now, taken = 0.0, list[int]()
+    taken = list[int]()
     run = Session._run
-
-    def timed(self: Session, ids: Any, *rest: Any) -> Any:
-        nonlocal now
-        taken.append(len(ids[0]))
-        now += milliseconds * 1e-3 * len(ids[0])
-        return run(self, ids, *rest)
-
-    monkeypatch.setattr(Session, "_run", timed)
-    monkeypatch.setattr(sessions, "perf_counter", lambda: now)
-    monkeypatch.setattr(model, "prompt_chunk", 0)
-    prompt = [[(7 * i) % 400 + 4 for i in range(299)]]
+    monkeypatch.setattr(Session, "_run", lambda self, ids, *rest: taken.append(len(ids[0])) or run(self, ids, *rest))
+    prompt = [[(7 * i + row) % 400 + 4 for i in range(299)] for row in range(sequences)]
     with DynamicCache() as cache:
-        steps = Session(model, cache, [0]).prefill(prompt, "logits")
+        steps = Session(model, cache, [0] * sequences, chunk=chunk).prefill(prompt, "logits")
         next(steps)
         nbytes = cache.nbytes
         found = _result(steps)[0]
@@ -603,25 +595,30 @@ def test_chunks_of_a_prompt_follow_the_time_they_take(
     np.testing.assert_allclose(found, model(input_ids=prompt).logits.tolist()[0][-1], atol=1e-4)
 
 
-def test_the_next_prompt_begins_with_the_chunks_of_the_last(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
-    monkeypatch.setattr(model, "prompt_chunk", 64)
-    assert Session(model, None, [0])._chunk == 64
-    assert Session(model, None, [0, 0])._chunk == 32
-    assert Session(model, None, [0], chunk=7)._chunk == 7
-    monkeypatch.setattr(sessions, "perf_counter", lambda: 0.0)
+@pytest.mark.parametrize("meanwhile", ["nothing", "run", "free", "close", "dispose"])
+def test_a_chunk_pauses(monkeypatch: pytest.MonkeyPatch, model: Any, meanwhile: str) -> None:
+    monkeypatch.setattr(base, "PAUSE", 0)
+    prompt = [[(7 * i) % 400 + 4 for i in range(20)]]
+    expected = model(input_ids=prompt).logits.tolist()[0][-1]
     with DynamicCache() as cache:
-        _result(Session(model, cache, [0]).prefill([[5] * 200], "logits"))
-    assert model.prompt_chunk == 128
-    with DynamicCache() as cache:
-        _result(Session(model, cache, [0], chunk=3).prefill([[5] * 20], "logits"))
-    assert model.prompt_chunk == 128
-
-
-def test_chunks_shrink_again_where_they_take_longer(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
-    monkeypatch.setattr(model, "prompt_chunk", 0)
-    session = Session(model, None, [0])
-    taken = [(16, 0.01), (32, 0.02), (64, 0.09), (32, 0.02), (64, 0.05), (8, 0.01), (64, 0.1), (32, 0.1), (16, 0.1)]
-    assert [session._pace(*each) or session._chunk for each in taken] == [32, 64, 32, 64, 64, 64, 32, 16, 16]
+        steps = Session(model, cache, [0]).prefill(prompt, "logits")
+        next(steps)
+        next(steps)
+        assert cache.get_seq_length() == 0, "the first chunk is not done"
+        if meanwhile == "run":
+            model(input_ids=[[5] * 33])
+        elif meanwhile == "free":
+            model.executor.free(model.executor.allocate(64))
+        elif meanwhile == "close":
+            steps.close()
+            steps = Session(model, cache, [0]).prefill(prompt, "logits")
+        elif meanwhile == "dispose":
+            cache.dispose()
+            with pytest.raises(DisposedError):
+                next(steps)
+            return
+        np.testing.assert_allclose(_result(steps)[0], expected, atol=1e-4)
+        assert cache.get_seq_length() == len(prompt[0])
 
 
 def _result(steps: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 
 from inpage import AutoModel, AutoModelForMaskedLM, env
 from inpage.__main__ import main
+from inpage.checkpoint import image as image_module
+from inpage.checkpoint.safetensors import encode_header
 from inpage.errors import OutOfMemoryError, UnsupportedError
+from inpage.executors.wasm import VARIANTS, WasmExecutor
 from inpage.hub import StoreWarning, delete_cached, find_outdated, list_cached
 from inpage.hub import store as store_module
 from inpage.hub.backends import FileBackend
 from inpage.models.bert import BertConfig, BertForMaskedLM
-from tests.checkpoints import encode
+from tests.checkpoints import decode, encode
 from tests.faults import FaultyServer, faulty_server
 
 NAME = "org/tiny"
@@ -189,6 +192,111 @@ def test_a_damaged_file_is_made_again(server: FaultyServer, tmp_path: Path, dama
     assert len([name for name in stored() if name.startswith("model.q4")]) == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("inpage.memory", lambda text: "0, panels of 16"),
+        ("inpage.layouts", lambda text: text.replace("q4", "q8")),
+        ("inpage.layouts", lambda text: text.replace('"q4"', "[]")),
+        ("inpage.layouts", lambda text: "[1]"),
+        ("inpage.tied", lambda text: "{}"),
+        ("inpage.tied", lambda text: text.replace("word_embeddings", "position_embeddings")),
+    ],
+)
+def test_a_file_of_other_layouts_is_made_again(
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch, key: str, change: Callable[[str], str]
+) -> None:
+    def encoded(tensors: Any, metadata: dict[str, str]) -> Any:
+        changed = {**metadata, key: change(metadata[key])}
+        assert changed != metadata
+        return encode_header(tensors, changed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(image_module, "encode_header", encoded)
+        first = load()
+    count = downloads(server)
+    assert load() == first
+    assert downloads(server) == count + 1
+    assert load() == first
+    assert downloads(server) == count + 1
+    assert len(stored()) == 1
+
+
+def memory(**options: Any) -> dict[str, tuple[str, bytes]]:
+    """Layouts of the weights, and their bytes in kernel memory."""
+    with AutoModelForMaskedLM.from_pretrained(NAME, **options) as model:
+        return {name: (p.layout, model.executor.read(p.address, p.nbytes)) for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("dtype", ["q8", "q4", {"*.query.*": "fp32", "*.key.*": "fp16", "*": "q8g"}])
+def test_all_executors_read_what_one_kept(server: FaultyServer, dtype: Any) -> None:
+    env.wasm.num_threads = 2
+    first = memory(dtype=dtype)
+    count = downloads(server)
+    for variant in VARIANTS:
+        env.wasm.variant = variant
+        assert memory(dtype=dtype) == first
+    assert memory(dtype=dtype, device="reference") == first
+    assert downloads(server) == count
+
+
+def test_what_was_kept_is_copied_as_it_is(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = memory(dtype="q8")
+    calls: list[str] = []
+    for name in ("write", "execute"):
+        method = getattr(WasmExecutor, name)
+        counted = lambda *arguments, name=name, method=method: calls.append(name) or method(*arguments)  # noqa: E731
+        monkeypatch.setattr(WasmExecutor, name, counted)
+    assert memory(dtype="q8") == first
+    (size,) = stored().values()
+    assert calls.count("execute") == 0
+    assert calls.count("write") == -(-size // store_module.SEGMENT)
+
+
+def test_weights_that_are_not_tied_stay_so(server: FaultyServer, folder: Path) -> None:
+    values = decode(checkpoint(1))
+    values["cls.predictions.decoder.weight"] = values["bert.embeddings.word_embeddings.weight"] + 1
+    (folder / SINGLE).write_bytes(encode(values))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="different values"):
+            loaded = load("q8")
+        modules = ("cls.predictions.decoder", "bert.embeddings.word_embeddings")
+        decoder, table = (np.frombuffer(loaded[f"{name}.weight"][1], np.float32) for name in modules)
+        np.testing.assert_allclose(decoder - table, 1, atol=0.05)
+    assert downloads(server) == 1
+
+
+def test_the_source_of_a_quick_download_is_not_stored(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, parts = FileBackend.put, []
+
+    async def noted(self: FileBackend, url: str, part: str, chunks: Any) -> None:
+        parts.append(url)
+        await put(self, url, part, chunks)
+
+    monkeypatch.setattr(FileBackend, "put", noted)
+    monkeypatch.setattr(store_module, "QUICK", 1e9)
+    load()
+    assert not [url for url in parts if url.endswith(SINGLE)]
+
+
+def test_a_slow_download_that_broke_off_goes_on(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store_module, "QUICK", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(WasmExecutor, "execute", stop)
+        with pytest.raises(KeyboardInterrupt):
+            load("q8")
+    (entry,) = [e for e in list_cached(NAME) if e["file"] == SINGLE]
+    assert not entry["complete"] and entry["stored"] > 0
+    first = load("q8")
+    assert server.downloads(SINGLE)[-1].headers["range"] == f"bytes={entry['stored']}-"
+    assert [e["file"][:8] for e in list_cached(NAME) if "safetensors" in e["file"]] == ["model.q8"]
+    delete_cached(NAME)
+    assert load("q8") == first
+
+
 @pytest.mark.parametrize("after", [0, 2])
 def test_an_unfinished_file_is_never_served(server: FaultyServer, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     put, count = FileBackend.put, [0]
@@ -204,7 +312,7 @@ def test_an_unfinished_file_is_never_served(server: FaultyServer, monkeypatch: p
         patch.setattr(FileBackend, "put", dies)
         with pytest.raises(KeyboardInterrupt):
             load()
-    assert list(stored()) == [SINGLE]
+    assert not stored()
     first = load()
     assert load() == first
 

@@ -7,6 +7,7 @@ its own until they are there. What a file has behind the quants is fetched befor
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .. import ops
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..executors.base import Executor
 
 BLOCK_BYTES = 1 << 22
+Place = Callable[[int], Tensor]  # operand for the bytes from a position of the file on, which are staged
 GAP = 1 << 18  # bytes that are rather read over than left out by another request
 
 
@@ -68,6 +70,14 @@ class BundleLoader:
                 regions = [self._companion(name) for name in names]
                 await stream_into(source, file.name, regions, regions[-1].end)
 
+    def unit(self, file: CheckpointFile, name: str) -> Iterator[tuple[list[str], Callable[[Place], None]]]:
+        """The tensors of the weight that ends with `name`, if they are small neighbours, and what packs them."""
+        weight, _ = self._owners[name]
+        names = sorted(weight.bundle.parts.values(), key=lambda part: self._infos[part].start)
+        is_near = all(self._infos[a].end == self._infos[b].start and a in file.tensors for a, b in pairwise(names))
+        if is_near and names[-1] == name == weight.bundle.parts["q"] and weight.is_small:
+            yield names, weight.emit
+
     def regions(self, file: CheckpointFile, name: str, staging: HeapBlock) -> Iterator[Region]:
         """The region of a tensor that a weight owns, unless it was fetched early."""
         if name in self._early:
@@ -105,6 +115,18 @@ class _Weight:
         self._row_bytes = q.nbytes // bundle.shape[0] if bundle.packing in ("plain", "compressed", "int8") else 0
         group = PANEL * self._row_bytes
         self.block = min(max(BLOCK_BYTES // group, 1) * group, q.nbytes) if group else q.nbytes
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it can be packed at once as it is."""
+        return self.bundle.packing == "plain" and self._infos["q"].nbytes <= self.block
+
+    def emit(self, at: Place) -> None:
+        """Record the packing of all of it."""
+        rows, inner = self.bundle.shape
+        parts = {role: at(info.start) for role, info in self._infos.items()}
+        layout = LAYOUTS.index(self.bundle.layout)
+        ops.emit("pack_quantized", w=self._parameter, rows=rows, inner=inner, layout=layout, **parts)
 
     def sink(self, role: str) -> Callable[[Any], None]:
         """Takes the chunks of a companion into a block of its own, made when they come."""

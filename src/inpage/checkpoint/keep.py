@@ -1,21 +1,23 @@
 """Keeping in the store what was quantised while it was loaded, so that the next load reads that alone."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..env import env
 from ..errors import CheckpointError, InpageError, StoreError
+from ..hub import StoreWarning
+from ..runtime import IN_PYODIDE
 from .files import read_file
+from .image import FORMAT, Image, ImageWriter
 from .layouts import Dtype
 from .plan import LoadingInfo
-from .quantized import VERSION, bundles_of
 from .selection import Checkpoint
-from .writer import CheckpointWriter
 
 if TYPE_CHECKING:
-    from ..hub import KeptFile, Repository
+    from ..hub import KeptFile, NewFile, Repository
     from ..models.modeling import PreTrainedModel
 
 INFO_KEY = "inpage.loading_info"
@@ -26,14 +28,14 @@ class Kept(NamedTuple):
     """What an earlier load left: its file, and what it reported."""
 
     source: "KeptFile"
-    checkpoint: Checkpoint
+    image: Image
     info: LoadingInfo
 
 
 class Keeper:
     """Finds and keeps the weights of one model in one dtype. Made before the model is filled.
 
-    The key tells apart dtypes, versions of the format, and models that take other tensors of the same repository.
+    The key tells apart dtypes, layouts of memory, and models that take other tensors of the same repository.
     """
 
     def __init__(
@@ -42,9 +44,9 @@ class Keeper:
         self._model = model
         self._repository = repository
         self._dtype = "mixed" if isinstance(dtype, Mapping) else dtype or "fp32"
-        shapes = [[name, *parameter.shape] for name, parameter in model.named_parameters()]
-        described = [VERSION, list(dtype.items()) if isinstance(dtype, Mapping) else dtype, type(model).__name__]
-        described += [shapes, model.config.tie_word_embeddings, ignore_mismatched]
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        described = [FORMAT, list(dtype.items()) if isinstance(dtype, Mapping) else dtype, type(model).__name__]
+        described += [list(self._shapes.items()), model.config.tie_word_embeddings, ignore_mismatched]
         self._key = sha256(json.dumps(described).encode()).hexdigest()[:32]
         self._enabled = env.keep_quantized and self._dtype not in ("fp32", "float32", "auto")
 
@@ -55,33 +57,53 @@ class Keeper:
             return None
         try:
             file = await read_file(source, source.file)
-            shapes = {name: parameter.shape for name, parameter in self._model.named_parameters()}
-            info = LoadingInfo.from_json(file.metadata[INFO_KEY])
-            return Kept(source, Checkpoint([file], bundles_of(file, shapes), as_stored=True, is_own=True), info)
+            return Kept(source, Image.of(file, self._shapes), LoadingInfo.from_json(file.metadata[INFO_KEY]))
         except (CheckpointError, StoreError, ValueError, KeyError, TypeError):
             await source.forget()
             return None
 
-    async def stored(self, checkpoint: Checkpoint) -> set[str]:
-        """Files of a checkpoint that the store has already: somebody may still want them."""
-        names = {file.name for file in checkpoint.files}
-        return {name for name in names if self._enabled and await self._repository.is_stored(name)}
+    async def prepare(self, checkpoint: Checkpoint) -> "NewFile | None":
+        """Where the weights of a checkpoint, whose layouts are chosen, will be kept; None if they are not to be.
 
-    async def keep(self, checkpoint: Checkpoint, info: LoadingInfo, stored: set[str]) -> None:
-        """Keep the loaded weights if they are smaller than their source, which is then no longer stored.
-
-        Files of the source that were `stored` before stay.
+        They are if they are smaller than their source and there is a lasting place for them.
         """
         if not self._enabled or checkpoint.as_stored:
-            return
-        writer = CheckpointWriter(self._model, {INFO_KEY: info.to_json()})
-        if writer.nbytes > LARGEST_PART * sum(t.nbytes for file in checkpoint.files for t in file.tensors.values()):
-            return
-        names = [file.name for file in checkpoint.files]
+            return None
+        nbytes = sum(parameter.nbytes for parameter in self._model.parameters())
+        if nbytes > LARGEST_PART * sum(t.nbytes for file in checkpoint.files for t in file.tensors.values()):
+            return None
         filename = f"model.{self._dtype}-{self._key[:8]}.safetensors"
+        names = [file.name for file in checkpoint.files]
         try:
-            is_kept = await self._repository.keep(self._key, filename, names, writer.nbytes, writer.pieces())
-        except InpageError:  # the model is there all the same
-            return
-        for name in set(names) - stored if is_kept else ():
-            await self._repository.forget(name)
+            return await self._repository.new_kept(self._key, filename, names, nbytes)
+        except InpageError:  # if it is of the source, the load will tell
+            return None
+
+    async def stored(self, checkpoint: Checkpoint) -> set[str]:
+        """Files of a checkpoint that the store has already: somebody may still want them."""
+        return {file.name for file in checkpoint.files if await self._repository.is_stored(file.name)}
+
+    async def keep(self, new: "NewFile", info: LoadingInfo, leftovers: set[str]) -> Any:
+        """Keep the loaded weights, then remove `leftovers` of the source.
+
+        Under Pyodide this goes on beside the caller, in the task that is returned. While it is at work, the weights may
+        neither change nor be freed.
+        """
+        writer = ImageWriter(self._model, {INFO_KEY: info.to_json()})
+        writing = self._write(new, writer, leftovers)
+        if IN_PYODIDE:
+            return new.start(writer.nbytes, writing)
+        return await writing
+
+    async def _write(self, new: "NewFile", writer: ImageWriter, leftovers: set[str]) -> None:
+        try:
+            await new.write(writer.nbytes, writer.pieces())
+            for name in leftovers:
+                await self._repository.forget(name)
+        except Exception as error:  # the model is there all the same
+            warnings.warn(
+                f"The weights of {self._repository.name} could not be kept as they were quantised, so that the next "
+                f"load quantises them again: {error}",
+                StoreWarning,
+                stacklevel=2,
+            )

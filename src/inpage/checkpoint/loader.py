@@ -2,7 +2,7 @@
 
 Tensors arrive in file order, chunk by chunk, and never pass the Python heap. What is already as the parameter wants it
 is written in place; the rest goes through a staging buffer in kernel memory, from which kernels convert, pack and move
-it.
+it. Small tensors that are neighbours in the file take this way together.
 """
 
 import warnings
@@ -18,14 +18,14 @@ from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
 from ..runtime import gather
 from ..tensor import Tensor
-from .bundles import BundleLoader
+from .bundles import BundleLoader, Place
 from .conversion import row_major, whole
 from .files import CheckpointFile
 from .initialize import DEFAULT_STD, initialize, owners
 from .keep import Keeper, Kept
 from .layouts import Dtype, check_dtype, choose_layouts, layouts_as_stored
 from .packing import emit_pack
-from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, is_dense, make_plan, tie
+from .plan import SOURCE_DTYPES, LoadingInfo, Plan, Task, is_dense, make_plan, set_parameter, tie
 from .safetensors import TensorInfo
 from .selection import Checkpoint, open_checkpoint
 from .stream import Direct, Files, Region, Staged, stream_into
@@ -57,16 +57,20 @@ async def load_weights(
     """
     check_dtype(dtype)
     keeper = Keeper(model, repository, dtype, ignore_mismatched_sizes)
-    info = await _load_kept(model, await keeper.find(), dtype)
+    info = await _load_kept(model, await keeper.find())
     if info is None:
         checkpoint = await open_checkpoint(repository, model, dtype)
-        stored = await keeper.stored(checkpoint)
-        info = await _fill(model, repository, checkpoint, dtype, ignore_mismatched_sizes)
-        try:
-            await keeper.keep(checkpoint, info, stored)
-        except BaseException:
-            _free(model)
-            raise
+        plan = await _plan(model, repository, checkpoint, dtype, ignore_mismatched_sizes)
+        info = plan.info
+        new = await keeper.prepare(checkpoint)
+        stored = await keeper.stored(checkpoint) if new else set()
+        await _fill(model, repository.transient() if new else repository, checkpoint, plan)
+        if new:
+            try:
+                model._copying = await keeper.keep(new, info, {file.name for file in checkpoint.files} - stored)
+            except BaseException:
+                _free(model)
+                raise
     _warn(model, info, repository.name)
     return info
 
@@ -88,13 +92,13 @@ async def load_parameters(
         raise
 
 
-async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) -> LoadingInfo | None:
+async def _load_kept(model: "PreTrainedModel", kept: Kept | None) -> LoadingInfo | None:
     """Fill the model from what an earlier load kept; None if there is nothing, or if it is damaged or outdated."""
     if kept is None:
         return None
     restore = _skeleton(model)
     try:
-        await gather(kept.source.check(), _fill(model, kept.source, kept.checkpoint, dtype, False))
+        await gather(kept.source.check(), _copy(model, kept))
     except (CheckpointError, StoreError):  # outdated, damaged, or deleted while it was read
         restore()
         await kept.source.forget()
@@ -102,14 +106,28 @@ async def _load_kept(model: "PreTrainedModel", kept: Kept | None, dtype: Dtype) 
     return kept.info
 
 
-async def _fill(
+async def _copy(model: "PreTrainedModel", kept: Kept) -> None:
+    """Place the parameters of a skeleton and copy what is kept into them. Gives all memory back if that fails."""
+    parameters = kept.image.shape(model)
+    try:
+        _place(model.executor, parameters).free()
+        await stream_into(kept.source, kept.source.file, kept.image.regions(parameters, model.executor))
+    except BaseException:
+        _free(model)
+        raise
+    for target, source in model.tied_weights_keys.items():
+        if model.config.tie_word_embeddings and kept.image.tied.keys().isdisjoint((target, source)):
+            _warn_of_copies(target, source)
+
+
+async def _plan(
     model: "PreTrainedModel",
     source: Files,
     checkpoint: Checkpoint,
     dtype: Dtype,
     ignore_mismatched_sizes: bool,
-) -> LoadingInfo:
-    """Place and fill the parameters of a skeleton. Gives all memory back if that fails."""
+) -> Plan:
+    """The plan for a skeleton, whose parameters get their layouts."""
     files, bundles, as_stored, is_own = checkpoint
     plan = make_plan(model, files, bundles=bundles, is_own=is_own, ignore_mismatched_sizes=ignore_mismatched_sizes)
     if as_stored:
@@ -119,6 +137,11 @@ async def _fill(
         if symmetric and await need_zero_points(model.executor, source, files, plan, symmetric):
             for parameter in symmetric:
                 parameter.layout = "q4z"
+    return plan
+
+
+async def _fill(model: "PreTrainedModel", source: Files, checkpoint: Checkpoint, plan: Plan) -> None:
+    """Place and fill the parameters of a skeleton. Gives all memory back if that fails."""
     try:
         await _Loader(model.executor, plan, checkpoint).load(source, model.parameters())
         _initialize(model, plan)
@@ -127,7 +150,24 @@ async def _fill(
     except BaseException:
         _free(model)
         raise
-    return plan.info
+
+
+def _place(executor: "Executor", parameters: list[Parameter], staged: int = 0) -> HeapBlock:
+    """Place all parameters; returns the staging buffer. An OutOfMemoryError tells of all that is needed."""
+    before = executor.used_bytes
+    try:
+        for parameter in parameters:
+            parameter.place(executor)
+        return HeapBlock(executor, staged)
+    except OutOfMemoryError as error:
+        needed = sum(parameter.nbytes for parameter in parameters) + staged
+        available = max(0, error.details.get("available", before) - before)
+        raise OutOfMemoryError(
+            f"The weights do not fit: they need {needed:,} bytes of kernel memory; {available:,} are available.",
+            hint="Dispose of models that are not in use, load a smaller dtype, or raise env.wasm.max_memory.",
+            needed=needed,
+            available=available,
+        ) from error
 
 
 def _free(model: "PreTrainedModel") -> None:
@@ -137,16 +177,12 @@ def _free(model: "PreTrainedModel") -> None:
 
 def _skeleton(model: "PreTrainedModel") -> Callable[[], None]:
     """What puts the parameters of an unfilled model back as they are now."""
-    before = [
-        (module, name.rpartition(".")[2], parameter, parameter.layout)
-        for name, module in owners(model)
-        if isinstance(parameter := getattr(module, name.rpartition(".")[2]), Parameter)
-    ]
+    before = [(name, parameter, parameter.layout) for name, parameter in model.named_parameters()]
 
     def restore() -> None:
-        for module, attribute, parameter, layout in before:
+        for name, parameter, layout in before:
             parameter.layout = layout
-            setattr(module, attribute, parameter)
+            set_parameter(model, name, parameter)
 
     return restore
 
@@ -166,12 +202,20 @@ class _Loader:
 
     async def load(self, source: Files, parameters: list[Parameter]) -> None:
         """Place the parameters and fill those that have tasks."""
-        staged = [self._staged_bytes(name, info) for name, info in self._needed()]
-        staging = self._place(parameters, max([*staged, self.bundles.staged_bytes]))
+        batches = {batch.names[0]: batch for file in self.files for batch in self._batches(file)}
+        batched = {name for batch in batches.values() for name in batch.names}
+        alone = [self._staged_bytes(name, info) for name, info in self._needed() if name not in batched]
+        together = [batch.end - batch.start for batch in batches.values()]
+        staging = _place(self.executor, parameters, max([*alone, *together, self.bundles.staged_bytes]))
         try:
             await self.bundles.load_early(source)
             for file in self.files:
-                regions = [region for name in file.tensors for region in self._regions(file, name, staging)]
+                regions: list[Region] = []
+                for name in file.tensors:
+                    if name in batches:
+                        regions.append(batches[name].region(staging))
+                    elif name not in batched:
+                        regions += self._regions(file, name, staging)
                 if regions:
                     await stream_into(source, file.name, regions)
         finally:
@@ -180,22 +224,39 @@ class _Loader:
             for assembly in self.assemblies.values():
                 assembly.free()
 
-    def _place(self, parameters: list[Parameter], staged: int) -> HeapBlock:
-        """Place all parameters; returns the staging buffer. An OutOfMemoryError tells of all that is needed."""
-        before = self.executor.used_bytes
-        try:
-            for parameter in parameters:
-                parameter.place(self.executor)
-            return HeapBlock(self.executor, staged)
-        except OutOfMemoryError as error:
-            needed = sum(parameter.nbytes for parameter in parameters) + staged
-            available = max(0, error.details.get("available", before) - before)
-            raise OutOfMemoryError(
-                f"The weights do not fit: they need {needed:,} bytes of kernel memory; {available:,} are available.",
-                hint="Dispose of models that are not in use, load a smaller dtype, or raise env.wasm.max_memory.",
-                needed=needed,
-                available=available,
-            ) from error
+    def _batches(self, file: CheckpointFile) -> Iterator["_Batch"]:
+        """Small neighbours in a file, for which one write and one program do."""
+        batch: _Batch | None = None
+        for names, emit in self._units(file):
+            start, end = file.tensors[names[0]].start, file.tensors[names[-1]].end
+            if batch is None or start != batch.end or end - batch.start > BLOCK_BYTES:
+                if batch is not None:
+                    yield batch
+                batch = _Batch(start)
+            batch.add(names, end, emit)
+        if batch is not None:
+            yield batch
+
+    def _units(self, file: CheckpointFile) -> Iterator[tuple[list[str], Callable[[Place], None]]]:
+        """Tensors that are small, or those of one quantised weight, and what places their staged bytes."""
+        for name, info in file.tensors.items():
+            if self.bundles.owns(name):
+                yield from self.bundles.unit(file, name)
+            elif name in self.tasks and info.nbytes <= BLOCK_BYTES:
+                tasks = self.tasks[name]
+                if _is_in_place(info, tasks):
+                    yield [name], partial(self._emit_copy, tasks[0], info)
+                elif _is_whole(info, tasks):
+                    yield [name], partial(self._emit_whole, tasks[0].parameter, info)
+
+    def _emit_copy(self, task: Task, info: TensorInfo, at: Place) -> None:
+        sizes = {"d0": 1, "d1": 1, "d2": 1, "d3": info.nbytes // 4}
+        strides = {f"{letter}{i}": 1 for letter in "xy" for i in range(4)}
+        y = _at(task.parameter.storage, 4 * _destination(task)[0])
+        ops.emit("copy", y=y, x=at(info.start), **sizes, **strides)
+
+    def _emit_whole(self, parameter: Parameter, info: TensorInfo, at: Place) -> None:
+        _emit_block(parameter, info, at(info.start), 0, info.nbytes)
 
     def _regions(self, file: CheckpointFile, name: str, staging: HeapBlock) -> Iterator[Region]:
         if self.bundles.owns(name):
@@ -227,14 +288,7 @@ class _Loader:
 
     def _block(self, parameter: Parameter, info: TensorInfo, staging: HeapBlock, start: int, nbytes: int) -> None:
         """Convert or pack the staged rows that begin at byte `start` of the tensor."""
-        item = ITEM_BYTES[info.dtype]
-        if parameter.layout == "rows":
-            y = _at(parameter.storage, start // item * 4)
-            self._run("convert", y=y, x=_at(staging), count=nbytes // item, source=_source(info), target=0)
-            return
-        inner = parameter.shape[1]
-        rows, first_row = nbytes // (item * inner), start // (item * inner)
-        run_once(lambda: emit_pack(parameter, _at(staging), rows, (inner, 1), _source(info), first_row), self.executor)
+        run_once(lambda: _emit_block(parameter, info, _at(staging), start, nbytes), self.executor)
 
     def _pieces(self, tasks: list[Task], info: TensorInfo, staging: HeapBlock) -> None:
         """Do all tasks of a tensor that is staged as a whole."""
@@ -272,6 +326,29 @@ class _Loader:
         run_once(lambda: ops.emit(op, **operands), self.executor)
 
 
+class _Batch:
+    """Neighbours in a file that are staged together, and placed by one program."""
+
+    def __init__(self, start: int) -> None:
+        self.names: list[str] = []
+        self.start = self.end = start
+        self._emits: list[Callable[[Place], None]] = []
+
+    def add(self, names: list[str], end: int, emit: Callable[[Place], None]) -> None:
+        self.names += names
+        self.end = end
+        self._emits.append(emit)
+
+    def region(self, staging: HeapBlock) -> Region:
+        def emit() -> None:
+            for each in self._emits:
+                each(lambda position: _at(staging, position - self.start))
+
+        nbytes = self.end - self.start
+        sink = Staged(staging, nbytes, nbytes, lambda _, __: run_once(emit, staging.executor))
+        return Region(self.start, self.end, sink.write)
+
+
 class _Assembly:
     """A parameter in panels that is put together row-major from several pieces, then packed."""
 
@@ -306,6 +383,10 @@ def _tie_copies(model: "PreTrainedModel", target: str, source: str) -> None:
         tie(model, target, source)
         copy.free()
         return
+    _warn_of_copies(target, source)
+
+
+def _warn_of_copies(target: str, source: str) -> None:
     warnings.warn(
         f"The configuration ties {target!r} to {source!r}, but the checkpoint has different values for them, so that "
         "both are kept. Set tie_word_embeddings=False to say so.",
@@ -330,6 +411,17 @@ def _warn(model: "PreTrainedModel", info: LoadingInfo, name: str) -> None:
             f"constant first values, and the model must be trained to be of use: {', '.join(new)}.",
             stacklevel=2,
         )
+
+
+def _emit_block(parameter: Parameter, info: TensorInfo, x: Tensor, start: int, nbytes: int) -> None:
+    """Record the converting or packing of the rows at x, which begin at byte `start` of the tensor."""
+    item = ITEM_BYTES[info.dtype]
+    if parameter.layout == "rows":
+        y = _at(parameter.storage, start // item * 4)
+        ops.emit("convert", y=y, x=x, count=nbytes // item, source=_source(info), target=0)
+        return
+    inner = parameter.shape[1]
+    emit_pack(parameter, x, nbytes // (item * inner), (inner, 1), _source(info), start // (item * inner))
 
 
 def _at(storage: Any, start: int = 0) -> Tensor:

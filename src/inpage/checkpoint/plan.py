@@ -202,12 +202,16 @@ def with_prefix(name: str, prefix: str, parameters: dict[str, tuple[int, ...]]) 
 
 def tie(model: "PreTrainedModel", target: str, source: str) -> None:
     """Let the module of `target` use the parameter `source`."""
-    parameters = dict(model.named_parameters())
+    set_parameter(model, target, dict(model.named_parameters())[source])
+
+
+def set_parameter(model: "PreTrainedModel", name: str, parameter: Parameter) -> None:
+    """Let the module that has the parameter `name` have this one."""
     module: Any = model
-    *path, attribute = target.split(".")
-    for name in path:
-        module = getattr(module, name)
-    setattr(module, attribute, parameters[source])
+    *path, attribute = name.split(".")
+    for part in path:
+        module = getattr(module, part)
+    setattr(module, attribute, parameter)
 
 
 def is_dense(piece: Piece, info: TensorInfo) -> bool:

@@ -1,8 +1,8 @@
 """The format of quantised checkpoints: safetensors files that say in their metadata which weights are quantised, how.
 
 A repository offers one as `model.<dtype>.safetensors` beside its `config.json`: `model.q4.safetensors` is what a load
-with dtype="q4" takes, `model.fp16.safetensors` holds plain F16 tensors. `inpage quantize` writes such files, and the
-store keeps them; anybody else may write them, by this description.
+with dtype="q4" takes, `model.fp16.safetensors` holds plain F16 tensors. `inpage quantize` writes such files, and
+anybody else may, by this description. What the store keeps of float weights is another format, of `checkpoint.image`.
 
 Metadata (all values of safetensors' metadata are strings):
 

@@ -1,4 +1,4 @@
-"""The safetensors format, read by its header: names, dtypes, shapes and byte ranges, without touching the data.
+"""The safetensors format by its header: names, dtypes, shapes and byte ranges, without touching the data.
 
 A file is an 8-byte little-endian header length, a JSON header of that length, and the data, whose offsets the header
 gives relative to the header's end. Writers pad the header so that the data starts at a multiple of 8; readers accept
@@ -6,7 +6,7 @@ files that do not, because old ones exist.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -65,6 +65,18 @@ def parse_file(header: bytes, *, file: str, size: int) -> tuple[dict[str, Tensor
     ordered = dict(sorted(infos.items(), key=lambda item: (item[1].start, item[1].end)))
     _check_coverage(ordered, file, base, size)
     return ordered, metadata
+
+
+def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]) -> tuple[bytes, int]:
+    """What a file begins with whose tensors have these dtypes and shapes, in this order, and the bytes that follow."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    position = 0
+    for name, (dtype, shape) in tensors.items():
+        start, position = position, position + prod(shape) * BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, position]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text, position
 
 
 def _entries(header: bytes, file: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Writing the weights of a loaded model as a safetensors file, a piece at a time, out of kernel memory."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from ..optable import DTYPES, LAYOUTS, PANEL, QUANTIZED, panel_nbytes
 from ..program import Part, run_once
 from ..tensor import Tensor
 from .quantized import Entry, describe, entries
-from .safetensors import BITS, LENGTH_BYTES
+from .safetensors import BITS, encode_header
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
@@ -23,7 +22,7 @@ BLOCK_BYTES = 1 << 22
 class CheckpointWriter:
     """The file of a model: `nbytes` long, its bytes given by `pieces`. Parameters are in their own order."""
 
-    def __init__(self, model: "PreTrainedModel", metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         self._executor = model.executor
         self._parameters: dict[str, Parameter] = {}
         seen: set[int] = set()
@@ -32,7 +31,8 @@ class CheckpointWriter:
                 self._parameters[name] = parameter
             seen.add(id(parameter))
         quantized = {n: (p.layout, p.shape[1]) for n, p in self._parameters.items() if p.layout in QUANTIZED}
-        self._header, length = self._encode({**describe(quantized), **(metadata or {})})
+        tensors = {n: entry for name, p in self._parameters.items() for n, entry in _entries(name, p).items()}
+        self._header, length = encode_header(tensors, describe(quantized))
         self.nbytes = len(self._header) + length
 
     def pieces(self) -> Iterator[bytes]:
@@ -47,19 +47,6 @@ class CheckpointWriter:
                     yield self._executor.read(parameter.address + at, nbytes)
             else:
                 yield from _floats(self._executor, parameter)
-
-    def _encode(self, metadata: dict[str, str]) -> tuple[bytes, int]:
-        header: dict[str, Any] = {"__metadata__": metadata}
-        position = 0
-        for name, parameter in self._parameters.items():
-            for tensor, entry in _entries(name, parameter).items():
-                nbytes = prod(entry.shape) * BITS[entry.dtype] // 8
-                offsets = [position, position + nbytes]
-                header[tensor] = {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": offsets}
-                position += nbytes
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(LENGTH_BYTES, "little") + text, position
 
 
 def _entries(name: str, parameter: Parameter) -> dict[str, Entry]:

@@ -5,13 +5,21 @@ A subclass brings a memory and six primitives over it: `size`, `grow`, `write`, 
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from time import perf_counter
 from typing import Any, ClassVar
 
 from ..errors import DisposedError, KernelError
 from ..optable import BY_NUMBER
 from ..program import Program
 from .memory import Allocator
+
+PAUSE = 0.05  # seconds, about, between two pauses of a run in steps: an abort waits for them
+PIECE = 0.01  # seconds of instructions that are run at once in between, or less
+
+
+class Interrupted(Exception):
+    """What a run in steps needs was taken in a pause; it must start over."""
 
 
 class Executor(ABC):
@@ -23,6 +31,7 @@ class Executor(ABC):
     def __init__(self, heap_start: int) -> None:
         self._heap = Allocator(heap_start)
         self._arena = (0, 0)  # address, bytes
+        self._changes = 0  # so far: runs, and memory that was freed
         self.users = 0
         self.closed = False
 
@@ -44,10 +53,11 @@ class Executor(ABC):
         """Copy of `nbytes` bytes at `address`."""
 
     @abstractmethod
-    def execute(self, address: int, words: int, registers: int) -> int:
+    def execute(self, address: int, words: int, registers: int, begin: int = 0, end: int | None = None) -> int:
         """Run the instructions in the `words` words at `address`, with the register file at `registers`.
 
-        Returns 0, or 1 + the index of the word at which the failing instruction starts.
+        With `begin` and `end`, words at which instructions start, only those from the one up to the other. Returns 0,
+        or 1 + the index of the word at which the failing instruction starts.
         """
 
     @abstractmethod
@@ -73,6 +83,7 @@ class Executor(ABC):
 
     def free(self, address: int) -> None:
         """Give a heap block back; nothing happens once the executor is closed."""
+        self._changes += 1
         if not self.closed:
             self._heap.free(address)
 
@@ -83,12 +94,50 @@ class Executor(ABC):
 
     def run_staged(self, program: Program) -> list[bytes]:
         """Outputs of one run with the inputs and registers that the program has staged."""
+        base = self._begin(program)
+        self._execute(program, base, 0, len(program.words))
+        return self._outputs(program, base)
+
+    def steps(
+        self, program: Program, inputs: Sequence[Any], registers: Sequence[int] = ()
+    ) -> Generator[None, None, list[bytes]]:
+        """As `run`, pausing about every PAUSE seconds; one that took less the last time does not.
+
+        Raises Interrupted where in a pause another program ran, which took the arena, or memory was freed.
+        """
+        program.stage(inputs, registers)
+        base = self._begin(program)
+        changes, whole = self._changes, len(program.words)
+        begin, count = 0, whole if program.seconds < PAUSE else 1
+        program.seconds, paused = 0.0, perf_counter()
+        while begin < whole:
+            end, began = program.after(begin, count), perf_counter()
+            self._execute(program, base, begin, end)
+            begin, now = end, perf_counter()
+            program.seconds += now - began
+            count = 2 * count if 2 * (now - began) < PIECE else max(count // 2, 1) if now - began > PIECE else count
+            if begin < whole and now - paused > PAUSE:
+                yield
+                if self._changes != changes:
+                    raise Interrupted
+                paused = perf_counter()
+        return self._outputs(program, base)
+
+    def _begin(self, program: Program) -> int:
+        """Make a program ready to run; returns the arena's address, where the registers are."""
         base = self._link(program)
+        self._changes += 1
         if program.staged:
             self.write(base, program.staged)
-        failed = self.execute(program.address, len(program.words), base)
+        return base
+
+    def _execute(self, program: Program, base: int, begin: int, end: int) -> None:
+        """Run the instructions in some words of a program."""
+        failed = self.execute(program.address, len(program.words), base, begin, end)
         if failed:
             raise self._failure(program, failed - 1)
+
+    def _outputs(self, program: Program, base: int) -> list[bytes]:
         return [self.read(base + offset, nbytes) for offset, nbytes in program.results]
 
     def _link(self, program: Program) -> int:

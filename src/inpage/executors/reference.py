@@ -648,12 +648,12 @@ class ReferenceExecutor(Executor):
     def read(self, address: int, nbytes: int) -> bytes:
         return self._memory.array(address, (nbytes,), np.uint8).tobytes()
 
-    def execute(self, address: int, words: int, registers: int) -> int:
+    def execute(self, address: int, words: int, registers: int, begin: int = 0, end: int | None = None) -> int:
         memory = self._memory
         program = memory.integers(address, words)
         file = memory.array(registers, (REGISTERS,), np.int32)
-        position = 0
-        while position < words:
+        position, end = begin, words if end is None else end
+        while position < end:
             op = BY_NUMBER[int(program[position]) & 0xFFFF]
             operands = decode(op, program[position + 2 : position + op.length], file)
             try:

@@ -261,9 +261,9 @@ def quantize_rows(m: "Memory", xq: int, x: int, rows: int, inner: int, layout: i
         if name == "q8g":
             values[:, :inner] = _rotated(values[:, :inner])
         groups = values.reshape(rows, -1, GROUP_SIZE)
-        most = np.abs(groups).max(2)
-        inverse = np.divide(127, most, out=np.zeros_like(most), where=most > 1e-30)
-        scale, quants = most / 127, np.rint(groups * inverse[..., None]).reshape(rows, -1)
+        mantissa, exponent = np.frexp(np.abs(groups).max(2) * np.float32(1 / 127))
+        scale = np.exp2((exponent - (mantissa == 0.5)).clip(-100, 100), dtype=np.float32)
+        quants = np.rint(groups / scale[..., None]).reshape(rows, -1)
     scale_at = xq + -(-2 * quants.size // 16) * 16
     m.put(xq, quants, np.int16)
     m.put(scale_at, scale)

@@ -181,11 +181,16 @@ class WasmExecutor(Executor):
     def read(self, address: int, nbytes: int) -> bytes:
         return self._instance.read(address, nbytes)
 
-    def execute(self, address: int, words: int, registers: int) -> int:
+    def execute(self, address: int, words: int, registers: int, begin: int = 0, end: int | None = None) -> int:
+        end = words if end is None else end
         if not self._helpers:
-            return self._instance.call("run", address, words, registers)
-        status = self._instance.call("run_threads", self._control, address, words, registers)
-        return status if status < STALLED else self._go_on(address, words, registers, status ^ 0xFFFFFFFF)
+            return self._run(address, registers, begin, end)
+        status = self._instance.call("run_threads", self._control, address, words, registers, begin, end)
+        return status if status < STALLED else self._go_on(address, registers, status ^ 0xFFFFFFFF, end)
+
+    def _run(self, address: int, registers: int, begin: int, end: int) -> int:
+        status = self._instance.call("run", address + 4 * begin, end - begin, registers)
+        return status and status + begin
 
     def close(self) -> None:
         self._stop_helpers()
@@ -224,13 +229,12 @@ class WasmExecutor(Executor):
             helper.close()
         self._helpers = []
 
-    def _go_on(self, address: int, words: int, registers: int, position: int) -> int:
+    def _go_on(self, address: int, registers: int, begin: int, end: int) -> int:
         """A helper went away in the middle of its work: do the rest, and all later programs, without helpers."""
         self._stop_helpers()
         self.threads = 1
         threads.say_once("inpage computes on one thread: a helper thread stopped answering.")
-        status = self._instance.call("run", address + 4 * position, words - position, registers)
-        return status and status + position
+        return self._run(address, registers, begin, end)
 
     def _finish(self, words: "array[int]") -> "array[int]":
         return words + cut(words, self.threads) if self.threads > 1 else words

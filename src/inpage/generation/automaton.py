@@ -13,7 +13,7 @@ from re import _parser as parser  # pyright: ignore[reportAttributeAccessIssue]
 from typing import Any, Self
 
 from ..errors import InputError, UnsupportedError
-from ..runtime import Slices, drain
+from ..runtime import Slices, result_of
 
 DEAD = -1
 _LAST = 0x10FFFF
@@ -37,7 +37,7 @@ class Automaton:
     """
 
     def __init__(self, pattern: str) -> None:
-        drain(self._make(pattern))
+        result_of(self._make(pattern))
 
     @classmethod
     def in_slices(cls, pattern: str) -> Generator[None, None, Self]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..errors import InputError, UnsupportedError
-from ..runtime import Slices, drain
+from ..runtime import Slices, result_of
 from .automaton import DEAD, Automaton
 from .json_schema import json_schema_pattern
 from .logits_process import Pieces, SparseProcessor, mask_nbytes
@@ -111,7 +111,7 @@ class Constraint:
 
     def mask(self, state: int) -> Mask:
         """The tokens that may follow in a state."""
-        drain(self.walk(state))
+        result_of(self.walk(state))
         return self._masks[state]
 
     def advance(self, state: int, token: int) -> int:
@@ -259,7 +259,7 @@ class ConstrainedLogitsProcessor(SparseProcessor):
         elif (state, room, size) in self._fit:
             bits = bytearray(self._fit[state, room, size])
         else:
-            bits = drain(_bits(self._fitting(mask, room), size))
+            bits = result_of(_bits(self._fitting(mask, room), size))
         bits.extend(bytes(nbytes - len(bits)))
         if self.constraint.automaton.accepting[state]:
             for token in self.ends:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedError
 from ..models.outputs import ModelOutput
-from ..runtime import drain
+from ..runtime import result_of
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
@@ -33,7 +33,6 @@ class GenerationMixin:
     config: Any
     jit: Callable[..., Any]
     forward: Callable[..., Any]
-    prompt_chunk = 0  # tokens of a prompt that were computed at a time last; where the next prompt begins
     _generation_config: GenerationConfig | None = None
     _functions: dict[str, Callable[..., Any]] | None = None
 
@@ -52,7 +51,7 @@ class GenerationMixin:
         """Take the options of `generation_config.json`, or else those in the model's configuration."""
         self._generation_config = await GenerationConfig._from_pretrained(repository, model_config=self.config)
 
-    def function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def function(self, name: str, function: Callable[..., Any]) -> Any:
         """`jit(function)`, made once and kept under a name."""
         if self._functions is None:
             self._functions = {}
@@ -79,7 +78,7 @@ class GenerationMixin:
         `beam_indices`. Raises InputError and UnsupportedError for options that are
         unknown, unfit or without effect.
         """
-        return drain(self.generate_steps(inputs, generation_config, **options))
+        return result_of(self.generate_steps(inputs, generation_config, **options))
 
     def generate_steps(
         self,

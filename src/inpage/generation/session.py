@@ -7,20 +7,18 @@ from functools import partial
 from math import inf
 from operator import and_
 from random import Random
-from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from .. import ops
 from ..errors import InputError, UnsupportedError
 from ..program import Program
-from ..runtime import drain
+from ..runtime import result_of
 from ..tensor import Tensor, from_bytes
 from .logits_process import EditProcessor, SparseProcessor, mask_nbytes
 from .scores import Candidates, Ids, Row, Rows, check_best
 
-CHUNK = 16  # tokens of a prompt at a time, at first: an abort waits for them, and fewer would take longer each
-LONGEST_CHUNK = 128
-CHUNK_SECONDS = 0.08  # longer ones, up to the longest, take no more, so that an abort waits for less than 0.1 s
+CHUNK = 128  # tokens of a prompt at a time: fewer would take longer each, more would take more memory
+EVEN = 16  # fewer than a chunk are a multiple of these and the rest, so that any length takes few programs
 
 
 class Drawn(NamedTuple):
@@ -67,7 +65,7 @@ class Session:
         random: Random | None = None,
         details: Sequence[str] = (),
     ) -> None:
-        """`chunk` is how many tokens of a prompt are computed at a time, instead of as many as the time allows.
+        """`chunk` is how many tokens of a prompt are computed at a time at most.
 
         `random` decides what is drawn.
 
@@ -89,11 +87,10 @@ class Session:
         whole = getattr(model.base_model, "dynamic_rope", None) is not None
         if details or (whole and not chunk):
             chunk = sys.maxsize
-        self._least, self._most = (chunk or max(1, size // len(padding)) for size in (CHUNK, LONGEST_CHUNK))
-        self._chunk = min(max(model.prompt_chunk // len(padding), self._least), self._most)
+        self._chunk = chunk or max(1, CHUNK // len(padding))
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
-        """What is wanted after prompts of one length; yields between two chunks of them."""
+        """What is wanted after prompts of one length; yields between two pieces of work, which abort may follow."""
         seen = self._seen()
         length = len(ids[0])
         if seen >= length:
@@ -104,23 +101,21 @@ class Session:
         if self.cache is not None:
             self.cache.expect(length)
             while (size := self._piece(length - seen)) < length - seen:
-                began = perf_counter()
-                self._run([row[seen : seen + size] for row in ids], seen, None)
+                yield from self._run([row[seen : seen + size] for row in ids], seen, None)
                 seen += size
-                self._pace(size, perf_counter() - began)
                 yield
-        return self._run([row[seen:] for row in ids], seen, wanted, ids)
+        return (yield from self._run([row[seen:] for row in ids], seen, wanted, ids))
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
         if self.cache is None:
-            return self._run(ids, 0, wanted, ids)
-        return self._run([row[-1:] for row in ids], self._seen(), wanted, ids)
+            return result_of(self._run(ids, 0, wanted, ids))
+        return result_of(self._run([row[-1:] for row in ids], self._seen(), wanted, ids))
 
     def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
         """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""
         texts = [[*ids, *guesses[:count]] for count in range(len(guesses) + 1)]
-        return self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts)
+        return result_of(self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts))
 
     def keep(self, length: int) -> None:
         """Forget the tokens behind the first `length`, and draw again by the random numbers that chose after them."""
@@ -149,18 +144,10 @@ class Session:
             self.cache.reorder_cache(rows)
 
     def _piece(self, count: int) -> int:
-        """How many of `count` tokens come next: a chunk or a power of two, so that any length takes few programs."""
-        return count if self._chunk == sys.maxsize else min(self._chunk, 1 << count.bit_length() - 1)
-
-    def _pace(self, size: int, seconds: float) -> None:
-        """Choose the size of the chunks that follow one that took so long, in this prompt and in the next."""
-        if self._least == self._most:  # as the caller wants it
-            return
-        if size == self._chunk and 2 * seconds < CHUNK_SECONDS:
-            self._chunk = min(2 * size, self._most)
-        elif seconds > CHUNK_SECONDS:
-            self._chunk = max(self._chunk // 2, self._least)
-        self.model.prompt_chunk = self._chunk * len(self.padding)
+        """How many of `count` tokens come next."""
+        if count >= self._chunk or self._chunk == sys.maxsize:
+            return min(count, self._chunk)
+        return count // EVEN * EVEN or count
 
     def _draw(self, count: int) -> list[float]:
         assert self.random is not None
@@ -171,8 +158,8 @@ class Session:
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
-    def _run(self, ids: Ids, seen: int, wanted: Wanted | None, texts: Ids | None = None) -> Any:
-        """What is wanted after `ids`; where that is None, they only go into the cache.
+    def _run(self, ids: Ids, seen: int, wanted: Wanted | None, texts: Ids | None = None) -> Generator[None, None, Any]:
+        """What is wanted after `ids`, in steps; where that is None, they only go into the cache.
 
         `texts`, the whole sequences, are what the processors look at.
         """
@@ -181,7 +168,7 @@ class Session:
         asked = (wanted, keep, len(ids), len(ids[0]), *[tensor.shape for tensor in more.values()])
         results = self._repeat(asked, ids, more)
         if results is None:
-            results = self._compute(asked, ids, seen, more)
+            results = yield from self._compute(asked, ids, seen, more)
         if texts is not None and self.processors:
             for score in _floats(results.pop()):
                 check_best(score)
@@ -235,7 +222,7 @@ class Session:
         cache.add(length)
         return results
 
-    def _compute(self, asked: Any, ids: Ids, seen: int, more: dict[str, Tensor]) -> list[bytes]:
+    def _compute(self, asked: Any, ids: Ids, seen: int, more: dict[str, Tensor]) -> Generator[None, None, list[bytes]]:
         """The bytes of what is wanted, and after them of the best of the changed logits, if any were changed."""
         inputs: dict[str, Any] = {"input_ids": _tensor(ids), **more}
         if any(self.padding):
@@ -246,7 +233,7 @@ class Session:
             inputs["past_key_values"] = self.cache
         flags = {f"output_{name}": True for name in self.seen}
         wanted, keep, *_ = asked
-        results, details = self._function(**inputs, wanted=wanted, keep=keep, **flags)
+        results, details = yield from self._function.steps(**inputs, wanted=wanted, keep=keep, **flags)
         for name, found in self.seen.items():
             found.append(details[name])
         if self._repeats and self.cache is not None:
@@ -367,7 +354,7 @@ def unconditional(session: Session, prompts: Ids) -> Callable[[Ids], Rows]:
         nonlocal first
         if first:
             first = False
-            return drain(session.prefill(texts, "logits"))
+            return result_of(session.prefill(texts, "logits"))
         for text, ids in zip(texts, input_ids, strict=True):
             text.append(ids[-1])
         return session.step(texts, "logits")

@@ -2,7 +2,7 @@
 
 from .cache import delete_cached, find_outdated, list_cached
 from .chunk import Chunk
-from .kept import KeptFile
+from .kept import KeptFile, NewFile
 from .progress import Progress, ProgressCallback
 from .repository import Repository
 from .store import StoreWarning
@@ -12,6 +12,7 @@ __all__ = [
     "Chunk",
     "FileStream",
     "KeptFile",
+    "NewFile",
     "Progress",
     "ProgressCallback",
     "Repository",

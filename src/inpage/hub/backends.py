@@ -30,6 +30,9 @@ class Backend(Protocol):
 
     async def delete(self, url: str, part: str) -> None: ...
 
+    def announce(self, url: str, part: str, nbytes: int) -> None:
+        """An entry of `nbytes` is going to be put, maybe once the present request is answered."""
+
     async def manifests(self) -> list[bytes]:
         """The contents of all entries "manifest"."""
         ...
@@ -43,7 +46,7 @@ class Backend(Protocol):
         ...
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """Keeps entries for as long as the interpreter runs; in Pyodide outside the Python heap."""
 
     title = "memory"
@@ -79,7 +82,7 @@ class MemoryBackend:
         return None
 
 
-class FileBackend:
+class FileBackend(Backend):
     """One file an entry in a folder, named by a hash of its URL."""
 
     title = "the file system"
@@ -147,7 +150,7 @@ class FileBackend:
         return os.path.join(self._folder, f"{sha256(url.encode()).hexdigest()[:40]}.{part}")
 
 
-class CacheBackend:
+class CacheBackend(Backend):
     """Entries of the browser's Cache Storage.
 
     `ahead` is the worker's `ReadAhead`, which may have read an entry while Python started; it is told of all there are.
@@ -202,6 +205,9 @@ class CacheBackend:
     async def delete(self, url: str, part: str) -> None:
         self._note(url + _QUERY + part, 0)
         await self._cache.delete(url + _QUERY + part)
+
+    def announce(self, url: str, part: str, nbytes: int) -> None:
+        self._note(url + _QUERY + part, nbytes)
 
     def _note(self, key: str, nbytes: int) -> None:
         if self._ahead:

@@ -16,12 +16,18 @@ from .transport import Body, FileInfo, look
 
 
 async def download(
-    wanted: Manifest, store: Store, token: str, progress: FileProgress, expected: int | None = None
+    wanted: Manifest,
+    store: Store,
+    token: str,
+    progress: FileProgress,
+    expected: int | None = None,
+    is_transient: bool = False,
 ) -> AsyncGenerator[Chunk, None]:
     """All chunks of the file that `wanted` names, stored as they pass.
 
     Continues from the segments of an interrupted load if the file is still the same. The last chunk is given only after
-    length and hash are verified and the file is published. Raises as `Body`, and `CorruptFileError` for a wrong hash.
+    length and hash are verified and the file is published, which a transient one (see `Writer`) is not. Raises as
+    `Body`, and `CorruptFileError` for a wrong hash.
     """
     async with store.lock(wanted.url):
         found = await store.find(wanted.url)
@@ -36,7 +42,7 @@ async def download(
                 await store.remove(found[1])
             manifest = earlier[1] if earlier else replace(wanted)
             manifest.state(body.info)
-            writer = store.writer(manifest, earlier and earlier[0])
+            writer = store.writer(manifest, earlier and earlier[0], is_transient)
             await writer.reserve(None if body.info.size is None else body.info.size - body.position)
             progress.start(body.info.size or expected or await _size_for(progress, wanted.url, token))
             async for chunk in _verified(_all_chunks(earlier, body, writer), writer, body.info):

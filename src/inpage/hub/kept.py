@@ -1,12 +1,13 @@
 """Files made from those of a repository, and kept in the store for later loads.
 
 Such a file has its place under the repository's URL and a key. Its manifest has what the host stated about the files
-that it was made of: it counts only while the host states the same. Offline it is taken as it is.
+that it was made of: it counts only while the host states the same. Offline it is taken as it is. It is written beside
+the page's work where there is an event loop, and is there once all of it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ..errors import FileNotFoundInRepositoryError, NetworkError, StoreError
@@ -84,7 +85,7 @@ class KeptFile:
     async def _is_same(self, url: str, old: list[Any]) -> bool:
         known = self._known
         try:
-            now = Identity.of(known[url]) if url in known else await _identity(self._store, url, self._token)
+            now = Identity.of(known[url]) if url in known else await _identity(self._store, url, self._token, known)
             return Identity(*old).matches(now) is True
         except FileNotFoundInRepositoryError:
             return False
@@ -96,34 +97,81 @@ class KeptFile:
         return stored(self._backend, self._manifest, report, start)
 
 
-async def write(store: Store, manifest: Manifest, size: int, pieces: Iterable[bytes]) -> bool:
-    """Keep a file of `size` bytes; False if there is no room, or nothing lasting to keep it in."""
+class NewFile:
+    """A file that is going to be kept, by the manifest it gets."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._store, self._manifest = store, manifest
+
+    async def write(self, size: int, pieces: Iterable[bytes]) -> None:
+        """Write `size` bytes, unless another tab did so. Nothing is there before all of it is. Raises `StoreError`."""
+        store, manifest = self._store, self._manifest
+        async with store.lock(manifest.url):
+            found = await store.find(manifest.url)
+            if found and found[1].complete and found[1].sources == manifest.sources:
+                return
+            if found:
+                await store.remove(found[1])
+            writer = Writer(manifest, [store.backends[0]], on_failure=_raise)
+            try:
+                for piece in pieces:
+                    await writer.write(Chunk.from_bytes(piece))
+                await writer.publish(size)
+            except BaseException:
+                await writer.discard()
+                raise
+
+    def start(self, size: int, writing: Coroutine[Any, Any, None]) -> Any:
+        """The task of `writing`, which calls `write`, beside its caller (under Pyodide). To be cancelled or left alone.
+
+        A later load finds the file as if it were there: it waits for it, and what is read ahead is noted.
+        """
+        import asyncio
+
+        self._announce(size)
+        url = self._manifest.url
+        task = _writing[url] = asyncio.ensure_future(writing)
+        task.add_done_callback(lambda done: _writing.pop(url) if _writing.get(url) is done else None)
+        return task
+
+    def _announce(self, size: int) -> None:
+        backend, manifest = self._store.backends[0], self._manifest
+        backend.announce(manifest.url, "manifest", manifest.to_chunk().nbytes)
+        for number, start in enumerate(range(0, size, manifest.segment)):
+            backend.announce(manifest.url, str(number), min(manifest.segment, size - start))
+
+
+_writing: dict[str, Any] = {}  # tasks by the URLs of their files
+
+
+async def settle(url: str | None = None) -> None:
+    """Wait until no file is being written in the background any more, or none of that URL."""
+    if tasks := [task for each, task in _writing.items() if url in (None, each)]:
+        import asyncio
+
+        await asyncio.wait(tasks)  # which does not cancel them if the caller is cancelled
+
+
+async def has_room(store: Store, size: int) -> bool:
+    """Whether `size` bytes can be kept where they outlast the page."""
     if not store.backends or isinstance(store.backends[0], MemoryBackend):
         return False
     free = await store.backends[0].free()
-    if free is not None and free < size:
-        return False
-    async with store.lock(manifest.url):
-        found = await store.find(manifest.url)
-        if found:
-            await store.remove(found[1])
-        writer = Writer(manifest, [store.backends[0]])
-        try:
-            for piece in pieces:
-                await writer.write(Chunk.from_bytes(piece))
-            await writer.publish(size)
-        except BaseException:
-            await writer.discard()
-            raise
-    return await store.find_complete(manifest.url) is not None
+    return free is None or free >= size
 
 
-async def identities(store: Store, urls: Iterable[str], token: str) -> Mapping[str, Identity]:
-    """What is known of files, by their URL."""
+async def identities(
+    store: Store, urls: Iterable[str], token: str, known: Mapping[str, FileInfo]
+) -> Mapping[str, Identity]:
+    """What tells the versions of files, by their URL: of those in the store, else as `known`, else as asked for."""
     urls = list(urls)
-    return dict(zip(urls, await gather(*(_identity(store, url, token) for url in urls)), strict=True))
+    return dict(zip(urls, await gather(*(_identity(store, url, token, known) for url in urls)), strict=True))
 
 
-async def _identity(store: Store, url: str, token: str) -> Identity:
+async def _identity(store: Store, url: str, token: str, known: Mapping[str, FileInfo]) -> Identity:
     found = await store.find_complete(url)
-    return Identity.of(found[1] if found else await look(url, token))
+    return Identity.of(found[1] if found else known[url] if url in known else await look(url, token))
+
+
+def _raise(error: StoreError) -> None:
+    raise error

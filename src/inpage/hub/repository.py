@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from copy import copy
 from typing import Any
 
@@ -14,12 +14,13 @@ from ..errors import CorruptFileError, FileNotFoundInRepositoryError, InpageErro
 from ..runtime import gather
 from . import kept
 from .chunk import Chunk
-from .kept import KeptFile
+from .kept import KeptFile, NewFile
 from .progress import Progress, ProgressCallback
 from .resolve import Location, check_path, locate
 from .sources import DiskFile, Source, WebFile
 from .store import Manifest, open_store
 from .stream import FileStream
+from .transport import FileInfo
 
 
 class Repository:
@@ -53,6 +54,13 @@ class Repository:
         self._locations = locate(self.name, self.revision, self._subfolder)
         self._expected: set[str] = set()
         self._known: dict[str, list[Source]] = {}
+        self._is_transient = False
+
+    def transient(self) -> Repository:
+        """The same repository, of which the store gets no more than what lets an interrupted load go on."""
+        other = copy(self)
+        other._known, other._is_transient = {}, True
+        return other
 
     async def exists(self, filename: str) -> bool:
         """Whether the repository has the file. A start page in its place counts as no."""
@@ -188,36 +196,40 @@ class Repository:
         return any([await store.find_complete(source.url) for source in self._sources(filename) if source.url])
 
     async def find_kept(self, key: str) -> KeptFile | None:
-        """What `keep` stored under the key. Its `check` tells whether the files that it was made of are the same."""
+        """The file that was kept under the key. Its `check` tells whether the files it was made of are the same."""
         folder = self._locations[0]
         if folder.on_disk:
             return None
-        store = await open_store()
-        found = await store.find_complete(kept.kept_url(folder.base, key))
+        store, url = await open_store(), kept.kept_url(folder.base, key)
+        await kept.settle(url)
+        found = await store.find_complete(url)
         if not found:
             return None
-        sources = [source for known in self._known.values() for source in known]
-        known = {source.url: source.info for source in sources if source.url and source.info}
         offline = bool(self._why_offline())
-        kept_file = KeptFile(*found, store, self._token, self.progress, offline=offline, known=known)
+        kept_file = KeptFile(*found, store, self._token, self.progress, offline=offline, known=self._stated())
         self._replace_expected(kept_file.file, await kept_file.size(kept_file.file))
         return kept_file
 
-    async def keep(self, key: str, filename: str, made_of: Sequence[str], size: int, pieces: Iterable[bytes]) -> bool:
-        """Store a file of `size` bytes that was made of files of this repository; whether that was possible.
+    async def new_kept(self, key: str, filename: str, made_of: Sequence[str], size: int) -> NewFile | None:
+        """A file of up to `size` bytes to be kept, made of files of this repository; None where that is impossible.
 
-        It is not where the store does not outlast the page, has no room, or cannot tell when those files change.
+        That is so where the store does not outlast the page, has no room, or cannot tell when those files change.
         """
         folder, store = self._locations[0], await open_store()
         urls = [await self._url(name) for name in made_of]
-        if folder.on_disk or not all(urls):
-            return False
-        identities = await kept.identities(store, [url for url in urls if url], self._token)
+        if folder.on_disk or not all(urls) or not await kept.has_room(store, size):
+            return None
+        identities = await kept.identities(store, [url for url in urls if url], self._token, self._stated())
         if not all(identity.sha256 or identity.etag for identity in identities.values()):
-            return False
+            return None
         manifest = Manifest(self.name, self.revision, self._shown(filename), kept.kept_url(folder.base, key))
         manifest.sources = {url: list(identity) for url, identity in identities.items()}
-        return await kept.write(store, manifest, size, pieces)
+        return NewFile(store, manifest)
+
+    def _stated(self) -> dict[str, FileInfo]:
+        """What hosts have stated of files, by their URLs."""
+        sources = [source for known in self._known.values() for source in known]
+        return {source.url: source.info for source in sources if source.url and source.info}
 
     async def forget(self, filename: str) -> None:
         """Remove what the store has of a file."""
@@ -236,7 +248,8 @@ class Repository:
         if location.on_disk:
             return DiskFile(location.file(filename), self.name, shown, self.progress)
         manifest = Manifest(self.name, self.revision, shown, location.file(filename))
-        return WebFile(manifest, self._token, self.progress, self._why_offline() if location.remote else "")
+        offline = self._why_offline() if location.remote else ""
+        return WebFile(manifest, self._token, self.progress, offline, self._is_transient)
 
     def _why_offline(self) -> str:
         if self._local_files_only:

@@ -76,13 +76,19 @@ class DiskFile:
 
 
 class WebFile:
-    """A file at a URL. `offline` says why it may only come from the store; empty if the network may be used."""
+    """A file at a URL. `offline` says why it may only come from the store; empty if the network may be used.
 
-    def __init__(self, manifest: Manifest, token: str, progress: Progress, offline: str) -> None:
+    A transient file is stored only as far as an interrupted load needs it.
+    """
+
+    def __init__(
+        self, manifest: Manifest, token: str, progress: Progress, offline: str, is_transient: bool = False
+    ) -> None:
         self._wanted, self._url = manifest, manifest.url
         self.url: str | None = manifest.url
         self.info: FileInfo | None = None
         self._token, self._progress, self._offline = token, progress, offline
+        self._is_transient = is_transient
         self._size: int | None = None
 
     async def chunks(self, start: int, stop: int | None, ask: bool = True) -> AsyncGenerator[Chunk, None]:
@@ -167,7 +173,7 @@ class WebFile:
         return FileNotFoundInRepositoryError(f"{self._url} {reason}.", url=self._url)
 
     async def _download(self, store: Store, start: int, report: FileProgress) -> AsyncGenerator[Chunk, None]:
-        async for chunk in download(self._wanted, store, self._token, report, self._size):
+        async for chunk in download(self._wanted, store, self._token, report, self._size, self._is_transient):
             skipped = min(start, chunk.nbytes)
             start -= skipped
             if skipped < chunk.nbytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from .transport import FileInfo
 
 SEGMENT = 16 << 20
 MEMORY_LIMIT = 512 << 20  # bytes of files kept in memory when nothing else can keep them
+QUICK = 3.0  # seconds of a download that is rather begun anew than continued
 ABSENT_FOR = 24 * 3600  # seconds for which a file that a repository lacks is not asked for again
 
 
@@ -165,9 +166,11 @@ class Store:
         for backend in self.backends:
             await _remove(backend, manifest)
 
-    def writer(self, manifest: Manifest, backend: Backend | None = None) -> Writer:
+    def writer(self, manifest: Manifest, backend: Backend | None = None, is_transient: bool = False) -> Writer:
         """Writes segments of a file from `manifest.segments` on; `backend` is where the earlier ones are."""
         rest = self.backends if backend is None else self.backends[self.backends.index(backend) :]
+        if is_transient:
+            return Writer(manifest, rest[:1], is_transient=True, on_failure=lambda error: None)
         return Writer(manifest, list(rest))
 
     def lock(self, url: str) -> Any:
@@ -190,13 +193,27 @@ async def read_stored(backend: Backend, manifest: Manifest, start: int, stop: in
 
 
 class Writer:
-    """Collects chunks into segments. Moves on to the next backend when one is full, keeps nothing when all are."""
+    """Collects chunks into segments. Moves on to the next backend when one is full, keeps nothing when all are.
 
-    def __init__(self, manifest: Manifest, backends: list[Backend]) -> None:
+    A transient file is of no use once it has been read. Its segments are for a load that is interrupted, and are not
+    stored if the download is quick; it is never published. `on_failure` gets the error of a backend before it is left.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        backends: list[Backend],
+        *,
+        is_transient: bool = False,
+        on_failure: Callable[[StoreError], None] | None = None,
+    ) -> None:
         self.manifest = manifest
         self._backends = backends
+        self._is_transient = is_transient
+        self._on_failure = on_failure or warn_once
         self._pending: list[Chunk] = []
         self._pending_bytes = 0
+        self._began = time.monotonic()
 
     async def reserve(self, nbytes: int | None) -> None:
         """Pass over backends that have no room for `nbytes` more."""
@@ -218,7 +235,9 @@ class Writer:
             self._pending_bytes += chunk.nbytes
 
     async def publish(self, size: int) -> None:
-        """Store the last segment and mark the file complete."""
+        """Store the last segment and mark the file complete, unless it is transient."""
+        if self._is_transient:
+            return
         if self._pending:
             await self._put_segment(is_last=True)
         self.manifest.size, self.manifest.complete = size, True
@@ -232,12 +251,21 @@ class Writer:
 
     async def _put_segment(self, is_last: bool = False) -> None:
         chunks, self._pending, self._pending_bytes = self._pending, [], 0
+        if self._is_transient and self._is_quick():
+            self._backends = []
         if self.manifest.segments == 0 and not is_last:
             await self._put_manifest()  # before any segment, so that none is ever without one
         await self._put(str(self.manifest.segments), chunks)
         self.manifest.segments += 1
         if not is_last:
             await self._put_manifest()
+
+    def _is_quick(self) -> bool:
+        """Whether, by its first segment, the whole file comes in a short time."""
+        is_first, size = self.manifest.segments == 0, self.manifest.size
+        return (
+            is_first and size is not None and (time.monotonic() - self._began) * size <= QUICK * self.manifest.segment
+        )
 
     async def _put_manifest(self) -> None:
         self.manifest.time = time.time()
@@ -253,7 +281,7 @@ class Writer:
 
     async def _give_up(self, error: StoreError) -> None:
         """Move what is written so far to the next backend."""
-        warn_once(error)
+        self._on_failure(error)
         full = self._backends.pop(0)
         for number in range(self.manifest.segments):
             chunk = await full.get(self.manifest.url, str(number))

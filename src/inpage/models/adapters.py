@@ -59,6 +59,8 @@ class AdapterMixin:
         @property
         def executor(self) -> Executor: ...
 
+        def _stop_copying(self) -> None: ...
+
     def __init__(self) -> None:
         self._adapters: dict[str, list[LowRank]] = {}
         self._active: list[str] = []
@@ -153,6 +155,7 @@ class AdapterMixin:
         self._check_unmerged()
         layers = [layer for name in names for layer in self._adapters[name]]
         self._check_mergeable(layers)
+        self._stop_copying()
         done: list[LowRank] = []
         try:
             for layer in layers:

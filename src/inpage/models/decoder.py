@@ -1,7 +1,7 @@
 """Causal language models: a table of tokens, a stack of layers that look back, a norm, a head. Llama and others."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .. import nn, ops
@@ -153,12 +153,12 @@ class CausalModel(PreTrainedModel):
         """Whether a program that was recorded over a cache needs nothing but tokens and the cache's registers."""
         return not (self.backbone.places_tokens or self.backbone.dynamic_rope or self.backbone.max_learned_positions)
 
-    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
+    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Generator[None, None, Any]:
         """Run with room in the cache for the new tokens, and with the frequencies of positions that need them."""
         cache: Cache | None = arguments.get("past_key_values")
         tokens = arguments.get("input_ids", arguments.get("inputs_embeds"))
         if tokens is None:  # of what the model has computed before
-            return recorded(**arguments)
+            return (yield from recorded.steps(**arguments))
         batch, length = tokens.shape[:2]
         seen = 0 if cache is None else cache.get_seq_length()
         backbone = self.backbone
@@ -172,12 +172,12 @@ class CausalModel(PreTrainedModel):
                 frequencies = backbone.dynamic_rope.frequencies(last + 1)
                 arguments["rope_frequencies"] = Tensor.from_values(frequencies, "float32")
         if cache is None:
-            return recorded(**arguments)
+            return (yield from recorded.steps(**arguments))
         mask = arguments.pop("attention_mask", None)
         with cache.extended(self.executor, backbone.cache_shapes, batch, length, mask) as registers:
             if arguments.get("output_attentions"):
                 arguments["rows"] = cache.rows
-            return recorded(registers=registers, **arguments)
+            return (yield from recorded.steps(registers=registers, **arguments))
 
 
 def visible_tokens(mask: Tensor | None, cache: Cache | None, batch: int, total: int) -> list[Sequence[int]]:

@@ -107,7 +107,9 @@ class LlamaMLP(nn.Module):
         self.activation = config.hidden_act
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self.down_proj(ops.gated(self.gate_proj(x), self.up_proj(x), self.activation), residual=residual)
+        # Both stay until their product is quantised, which so takes other memory, and threads need not wait in between.
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(ops.gated(gate, up, self.activation), residual=residual)
 
 
 class LlamaDecoderLayer(nn.Module):

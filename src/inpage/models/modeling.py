@@ -1,6 +1,6 @@
 """What all models have in common: loading, calling, disposing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -8,9 +8,10 @@ from .. import nn
 from ..checks import check_flags
 from ..errors import DisposedError, InputError, UnsupportedError
 from ..executors import acquire, release
+from ..executors.base import Interrupted
 from ..program import Program, Recorded
 from ..program import jit as record_on_first_call
-from ..runtime import Awaitable, resolve
+from ..runtime import Awaitable, resolve, result_of
 from ..tensor import Tensor
 from .adapters import AdapterMixin
 from .attention import attention_function
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ModelClass = Callable[[dict[str, Any], str], "type[PreTrainedModel]"]
 DEFAULT_DEVICE = "wasm"
+_copied: set[Any] = set()  # tasks that still read the weights of disposed models
 
 
 class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
@@ -51,6 +53,7 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         self._programs: list[Recorded] = []
         self._run: Callable[..., ModelOutput] | None = None
         self._disposed = False
+        self._copying: Any = None  # the task that copies the weights into the store
 
     @classmethod
     def from_pretrained(cls, name: "str | Repository", **options: Any) -> Self:
@@ -135,9 +138,9 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         """The part of the `config.json` of repository `name` that is about this class."""
         return values
 
-    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Any:
-        """Run a recorded function over this model; here a family adds what only it knows."""
-        return recorded(**arguments)
+    def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Generator[None, None, Any]:
+        """Run a recorded function over this model, in steps; here a family adds what only it knows."""
+        return recorded.steps(**arguments)
 
     def prepare_inputs(self, named: Mapping[str, Any], **options: Any) -> dict[str, Tensor]:
         """Host tensors of the inputs that are not None, in the order in which the model declares them.
@@ -163,18 +166,35 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         """Bring the labels among `inputs` into the form that the loss takes."""
 
     def dispose(self) -> None:
-        """Free the weights and programs. The model is of no use afterwards."""
+        """Free the programs, and the weights unless they are still being copied into the store: then after that.
+
+        The model is of no use afterwards.
+        """
         for recorded in self._programs:
             recorded.dispose()
         self._programs.clear()
         self._run = None
         self._free_adapters()
+        self._disposed = True
+        executor, self._executor = self._executor, None
+        copying = self._copying
+        if copying is None or copying.done():
+            self._free_weights(executor)
+            return
+        _copied.add(copying)
+        copying.add_done_callback(_copied.discard)
+        copying.add_done_callback(lambda _: self._free_weights(executor))
+
+    def _free_weights(self, executor: "Executor | None") -> None:
         for parameter in self.parameters():
             parameter.free()
-        if self._executor is not None:
-            executor, self._executor = self._executor, None
+        if executor is not None:
             release(executor)
-        self._disposed = True
+
+    def _stop_copying(self) -> None:
+        """End the task that copies the weights, if there is one: before they change."""
+        if self._copying is not None:
+            self._copying.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -203,8 +223,16 @@ class ModelFunction:
 
     def __call__(self, **arguments: Any) -> Any:
         """As `program.Recorded`. Raises DisposedError once the model is gone."""
+        return result_of(self.steps(**arguments))
+
+    def steps(self, **arguments: Any) -> Generator[None, None, Any]:
+        """A call with pauses, in which anything may happen: where others took what it needs, it starts over without."""
         _ = self._model.executor
-        return self._model.replay(self._recorded, arguments)
+        try:
+            return (yield from self._model.replay(self._recorded, dict(arguments)))
+        except Interrupted:
+            _ = self._model.executor
+            return result_of(self._model.replay(self._recorded, arguments))
 
     @property
     def last(self) -> Program | None:
@@ -258,6 +286,10 @@ async def load(
         raise remote_code_error("trust_remote_code=True asks for it")
     check_dtype(dtype)
     attention_function(attn_implementation)
+    if _copied:  # their memory may be needed
+        import asyncio
+
+        await asyncio.wait(_copied)
     await repository.expect(*(["config.json"] if config is None else []), WEIGHTS_FILE)
     values = await read_config(repository) if config is None else config.to_dict()
     model_class = choose(values, repository.name)

@@ -261,18 +261,20 @@ class Server:
 async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> Any:
     """Result of a generator that yields (done, total) after every piece of work.
 
-    Every `PAUSE` seconds, between two pieces, progress is reported and messages can arrive. A third element gives, when
-    called, further fields of the event: about what was done since the call before. Each is called at its end.
+    After the first and every `PAUSE` seconds, between two pieces, progress is reported and messages can arrive. A third
+    element gives, when called, further fields of the event: about what was done since the call before. Each is called
+    at its end.
     """
     waiting: Any = None  # what is not reported yet
-    due = 0.0
+    due, begun = 0.0, False
     try:
         while True:
             step = next(steps)
             if report is not None and waiting is not None and waiting[2:] != step[2:]:
                 report(_progress(*waiting))
-            waiting = step
-            if perf_counter() < due:
+            waiting, is_first = step, not begun and step[0] > 0
+            begun = begun or is_first
+            if perf_counter() < due and not is_first:
                 continue
             if report is not None:
                 report(_progress(*step))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
-STAY = 1_500  # milliseconds for which a page stays after its result
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -82,20 +81,6 @@ def engines(arguments: argparse.Namespace) -> Iterator[tuple[Any, Any, Any]]:
         stop()
 
 
-def _staying(context: Any) -> Any:
-    """A browser's context that is closed a little later, as no visitor leaves at the first result: pages may have
-    something to keep for the next visit.
-    """
-    close = context.close
-
-    def stay_and_close() -> None:
-        context.pages[0].wait_for_timeout(STAY)
-        close()
-
-    context.close = stay_and_close
-    return context
-
-
 def _counting(handler: Any, browser: Any) -> tuple[Any, Any]:
     """The harness's classes of its server and its browser, which count bytes."""
     sent = [0]
@@ -108,12 +93,6 @@ def _counting(handler: Any, browser: Any) -> tuple[Any, Any]:
 
     class Browser(browser):
         fetched: ClassVar[list[int]] = []
-
-        def __enter__(self) -> Any:
-            entered = super().__enter__()
-            launch = self.pw.chromium.launch_persistent_context
-            self.pw.chromium.launch_persistent_context = lambda *args, **options: _staying(launch(*args, **options))
-            return entered
 
         def visit(self, *arguments: Any, **options: Any) -> Any:
             before = sent[0]

@@ -24,11 +24,16 @@ import js
 from pyodide.ffi import to_js
 source = '''onmessage = ({data: {memory, control}}) => {
     const generation = new Int32Array(memory.buffer, control, 1);
+    const total = new Int32Array(memory.buffer, control + 32, 1);
     const next = new BigInt64Array(memory.buffer, control + 64, 1);
     const before = Atomics.load(generation, 0);
+    const claim = () => {
+        const ticket = Atomics.load(next, 0);
+        const isOne = ticket >> 32n > before && BigInt.asUintN(32, ticket) < Atomics.load(total, 0);
+        return isOne && Atomics.compareExchange(next, 0, ticket, ticket + 1n) === ticket;
+    };
     postMessage("ready");
-    while (Atomics.load(generation, 0) === before);
-    Atomics.add(next, 0, 1n);
+    while (!claim());
 }'''
 lost = js.Worker.new(js.URL.createObjectURL(js.Blob.new(to_js([source]))))
 lost.onmessage = lambda event: setattr(js, "lost", True)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shutil import copytree
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -159,17 +158,6 @@ def test_deleting_gives_memory_back(model: Any, tmp_path: Path) -> None:
     assert seen[0] == seen[1] == seen[2]  # the first round has grown the arena
     weights = sum(rank * inner + -(-out // 8) * 8 * rank for out, inner, rank in LAYER_SHAPES)
     assert seen[0][0] - seen[0][1] >= 4 * weights
-
-
-def test_merging_ends_the_copy_into_the_store(model: Any, tmp_path: Path) -> None:
-    """As it would have weights of the adapter."""
-    ended: list[str] = []
-    model._copying = SimpleNamespace(cancel=lambda: ended.append("cancelled"), done=lambda: True)
-    write_adapter(tmp_path / "a", LLAMA, ALL)
-    model.load_adapter(str(tmp_path / "a"))
-    assert not ended
-    model.merge_adapter()
-    assert ended == ["cancelled"]
 
 
 def test_merging_equals_the_run_time_form_and_can_be_undone(model: Any, tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import json
 import warnings
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..env import env
 from ..errors import CheckpointError, InpageError, StoreError
 from ..hub import StoreWarning
-from ..runtime import IN_PYODIDE
 from .files import read_file
 from .image import FORMAT, Image, ImageWriter
 from .layouts import Dtype
@@ -83,19 +82,9 @@ class Keeper:
         """Files of a checkpoint that the store has already: somebody may still want them."""
         return {file.name for file in checkpoint.files if await self._repository.is_stored(file.name)}
 
-    async def keep(self, new: "NewFile", info: LoadingInfo, leftovers: set[str]) -> Any:
-        """Keep the loaded weights, then remove `leftovers` of the source.
-
-        Under Pyodide this goes on beside the caller, in the task that is returned. While it is at work, the weights may
-        neither change nor be freed.
-        """
+    async def keep(self, new: "NewFile", info: LoadingInfo, leftovers: set[str]) -> None:
+        """Keep the loaded weights, then remove `leftovers` of the source. It is no error if that fails."""
         writer = ImageWriter(self._model, {INFO_KEY: info.to_json()})
-        writing = self._write(new, writer, leftovers)
-        if IN_PYODIDE:
-            return new.start(writer.nbytes, writing)
-        return await writing
-
-    async def _write(self, new: "NewFile", writer: ImageWriter, leftovers: set[str]) -> None:
         try:
             await new.write(writer.nbytes, writer.pieces())
             for name in leftovers:

@@ -67,7 +67,7 @@ async def load_weights(
         await _fill(model, repository.transient() if new else repository, checkpoint, plan)
         if new:
             try:
-                model._copying = await keeper.keep(new, info, {file.name for file in checkpoint.files} - stored)
+                await keeper.keep(new, info, {file.name for file in checkpoint.files} - stored)
             except BaseException:
                 _free(model)
                 raise

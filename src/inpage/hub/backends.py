@@ -30,9 +30,6 @@ class Backend(Protocol):
 
     async def delete(self, url: str, part: str) -> None: ...
 
-    def announce(self, url: str, part: str, nbytes: int) -> None:
-        """An entry of `nbytes` is going to be put, maybe once the present request is answered."""
-
     async def manifests(self) -> list[bytes]:
         """The contents of all entries "manifest"."""
         ...
@@ -205,9 +202,6 @@ class CacheBackend(Backend):
     async def delete(self, url: str, part: str) -> None:
         self._note(url + _QUERY + part, 0)
         await self._cache.delete(url + _QUERY + part)
-
-    def announce(self, url: str, part: str, nbytes: int) -> None:
-        self._note(url + _QUERY + part, nbytes)
 
     def _note(self, key: str, nbytes: int) -> None:
         if self._ahead:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..errors import FileNotFoundInRepositoryError
 from ..runtime import Awaitable, gather, resolve
-from .kept import settle
 from .store import Identity, Manifest, open_store
 from .transport import look
 
@@ -57,7 +56,6 @@ async def _find_outdated(name: str | None, revision: str | None, token: str) -> 
 
 
 async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
-    await settle()
     store = await open_store()
     return [
         manifest

@@ -1,13 +1,12 @@
 """Files made from those of a repository, and kept in the store for later loads.
 
 Such a file has its place under the repository's URL and a key. Its manifest has what the host stated about the files
-that it was made of: it counts only while the host states the same. Offline it is taken as it is. It is written beside
-the page's work where there is an event loop, and is there once all of it is.
+that it was made of: it counts only while the host states the same. Offline it is taken as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 from ..errors import FileNotFoundInRepositoryError, NetworkError, StoreError
@@ -120,36 +119,6 @@ class NewFile:
             except BaseException:
                 await writer.discard()
                 raise
-
-    def start(self, size: int, writing: Coroutine[Any, Any, None]) -> Any:
-        """The task of `writing`, which calls `write`, beside its caller (under Pyodide). To be cancelled or left alone.
-
-        A later load finds the file as if it were there: it waits for it, and what is read ahead is noted.
-        """
-        import asyncio
-
-        self._announce(size)
-        url = self._manifest.url
-        task = _writing[url] = asyncio.ensure_future(writing)
-        task.add_done_callback(lambda done: _writing.pop(url) if _writing.get(url) is done else None)
-        return task
-
-    def _announce(self, size: int) -> None:
-        backend, manifest = self._store.backends[0], self._manifest
-        backend.announce(manifest.url, "manifest", manifest.to_chunk().nbytes)
-        for number, start in enumerate(range(0, size, manifest.segment)):
-            backend.announce(manifest.url, str(number), min(manifest.segment, size - start))
-
-
-_writing: dict[str, Any] = {}  # tasks by the URLs of their files
-
-
-async def settle(url: str | None = None) -> None:
-    """Wait until no file is being written in the background any more, or none of that URL."""
-    if tasks := [task for each, task in _writing.items() if url in (None, each)]:
-        import asyncio
-
-        await asyncio.wait(tasks)  # which does not cancel them if the caller is cancelled
 
 
 async def has_room(store: Store, size: int) -> bool:

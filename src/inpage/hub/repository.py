@@ -201,7 +201,6 @@ class Repository:
         if folder.on_disk:
             return None
         store, url = await open_store(), kept.kept_url(folder.base, key)
-        await kept.settle(url)
         found = await store.find_complete(url)
         if not found:
             return None

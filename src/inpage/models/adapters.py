@@ -59,8 +59,6 @@ class AdapterMixin:
         @property
         def executor(self) -> Executor: ...
 
-        def _stop_copying(self) -> None: ...
-
     def __init__(self) -> None:
         self._adapters: dict[str, list[LowRank]] = {}
         self._active: list[str] = []
@@ -155,7 +153,6 @@ class AdapterMixin:
         self._check_unmerged()
         layers = [layer for name in names for layer in self._adapters[name]]
         self._check_mergeable(layers)
-        self._stop_copying()
         done: list[LowRank] = []
         try:
             for layer in layers:

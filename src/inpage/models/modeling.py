@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 ModelClass = Callable[[dict[str, Any], str], "type[PreTrainedModel]"]
 DEFAULT_DEVICE = "wasm"
-_copied: set[Any] = set()  # tasks that still read the weights of disposed models
 
 
 class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
@@ -53,7 +52,6 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         self._programs: list[Recorded] = []
         self._run: Callable[..., ModelOutput] | None = None
         self._disposed = False
-        self._copying: Any = None  # the task that copies the weights into the store
 
     @classmethod
     def from_pretrained(cls, name: "str | Repository", **options: Any) -> Self:
@@ -166,35 +164,18 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
         """Bring the labels among `inputs` into the form that the loss takes."""
 
     def dispose(self) -> None:
-        """Free the programs, and the weights unless they are still being copied into the store: then after that.
-
-        The model is of no use afterwards.
-        """
+        """Free the weights and programs. The model is of no use afterwards."""
         for recorded in self._programs:
             recorded.dispose()
         self._programs.clear()
         self._run = None
         self._free_adapters()
-        self._disposed = True
-        executor, self._executor = self._executor, None
-        copying = self._copying
-        if copying is None or copying.done():
-            self._free_weights(executor)
-            return
-        _copied.add(copying)
-        copying.add_done_callback(_copied.discard)
-        copying.add_done_callback(lambda _: self._free_weights(executor))
-
-    def _free_weights(self, executor: "Executor | None") -> None:
         for parameter in self.parameters():
             parameter.free()
-        if executor is not None:
+        if self._executor is not None:
+            executor, self._executor = self._executor, None
             release(executor)
-
-    def _stop_copying(self) -> None:
-        """End the task that copies the weights, if there is one: before they change."""
-        if self._copying is not None:
-            self._copying.cancel()
+        self._disposed = True
 
     def __enter__(self) -> Self:
         return self
@@ -286,10 +267,6 @@ async def load(
         raise remote_code_error("trust_remote_code=True asks for it")
     check_dtype(dtype)
     attention_function(attn_implementation)
-    if _copied:  # their memory may be needed
-        import asyncio
-
-        await asyncio.wait(_copied)
     await repository.expect(*(["config.json"] if config is None else []), WEIGHTS_FILE)
     values = await read_config(repository) if config is None else config.to_dict()
     model_class = choose(values, repository.name)

@@ -310,7 +310,9 @@ class Connection {
   #readAhead(params) {
     const started = this.#started;
     this.#started = undefined;
-    if (started) void readAhead(params, started, (name, value, transfer) => this.#send("part", { name, value }, transfer)).catch(() => {});
+    const send = (/** @type {string} */ name, /** @type {object} */ value, /** @type {Transferable[]} */ transfer = []) =>
+      this.#send("part", { name, value }, transfer);
+    if (started) void readAhead(params, started, send).catch(() => {}); // the worker reads by itself then
   }
 
   /** @param {InpageError} error  Why it ends, given to all who wait. */
@@ -370,17 +372,19 @@ const KEPT = "inpage-runtime";
  * @param {boolean} keep  Whether the snapshot may be kept, unpacked, in the browser's storage.
  */
 function runtimeParts(runtime, keep) {
-  const program = compile(new URL("pyodide.asm.wasm", runtime));
-  const lock = get(new URL("pyodide-lock.json", runtime)).then((response) => response.json());
+  const url = (/** @type {string} */ name) => new URL(name, runtime).href;
+  const program = compile(url("pyodide.asm.wasm"));
+  const lock = get(url("pyodide-lock.json")).then((response) => response.json());
+  const listed = lock.then(({ snapshot }) => snapshot);
   return {
     lock,
     program,
-    tokenizers: Promise.all([lock, program]).then(([{ snapshot }]) => snapshot && compile(new URL("tokenizers.wasm", runtime))), // needed after the program
-    snapshot: lock.then(({ snapshot }) => snapshot && openSnapshot(new URL(snapshot.file_name, runtime).href, snapshot.sha256, keep)),
+    tokenizers: Promise.all([listed, program]).then(([any]) => any && compile(url("tokenizers.wasm"))), // needed later
+    snapshot: listed.then((any) => any && openSnapshot(url(any.file_name), any.sha256, keep)),
   };
 }
 
-/** By streaming, so that the browser keeps machine code for the next visit; not all hosts know the type. @param {URL} url */
+/** By streaming, so that the browser keeps machine code; not all hosts know the type. @param {string} url */
 async function compile(url) {
   const response = await get(url);
   const isTyped = response.headers.get("Content-Type")?.startsWith("application/wasm");
@@ -390,9 +394,9 @@ async function compile(url) {
 /** What the page has fetched for the worker. @type {Set<string>} */
 const fetched = new Set();
 
-/** @param {URL | string} url */
+/** @param {string} url */
 async function get(url) {
-  fetched.add(String(url));
+  fetched.add(url);
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${response.url} answers ${response.status}`);
   return response;

@@ -115,8 +115,8 @@ class Prefetch {
       for (const file of ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]) void ask("GET", file);
     }
     if (name.startsWith("AutoTokenizer.") || name.startsWith("AutoConfig.")) return;
-    const files = [...OFFERED.filter((dtype) => dtype === kwargs.dtype).map((dtype) => `model.${dtype}.safetensors`), "model.safetensors"];
-    for (const file of files) {
+    const offered = OFFERED.includes(kwargs.dtype) ? [`model.${kwargs.dtype}.safetensors`] : [];
+    for (const file of [...offered, "model.safetensors"]) {
       if (!(await ask("HEAD", file, "bytes=0-"))?.ok) continue;
       void ask("GET", file, "bytes=0-65535");
       void ask("GET", file, "bytes=0-");
@@ -188,7 +188,7 @@ function end({ id, result }) {
   prefetch.end();
 }
 
-/** What the page gets ready: the lock file, Pyodide's program, and, if the lock file lists one, the snapshot and the side module. */
+/** What the page gets ready: the lock file, Pyodide's program, and, if a snapshot is listed, that and the side module. */
 const parts = {
   lock: /** @type {PromiseWithResolvers<any>} */ (Promise.withResolvers()),
   program: /** @type {PromiseWithResolvers<WebAssembly.Module>} */ (Promise.withResolvers()),
@@ -379,7 +379,11 @@ function trampolineOf({ HEAPU8, __PyRuntime, __PyEM_EMSCRIPTEN_TRAMPOLINE_OFFSET
   return HEAPU8.subarray(__PyRuntime + offset, __PyRuntime + offset + 4);
 }
 
-/** @param {Uint8Array} memory @param {number} used  What lies behind is zero. @param {Snapshot["runs"]} runs */
+/**
+ * @param {Uint8Array} memory
+ * @param {number} used  What lies behind is zero, or of the side module, whose blocks the snapshot has too.
+ * @param {Snapshot["runs"]} runs
+ */
 function restore(memory, used, runs) {
   let end = 0;
   for (const { offset, bytes } of runs) {

@@ -32,7 +32,11 @@ const { packages } = JSON.parse(await readFile(join(runtime, "pyodide-lock.json"
 const wheels = ["inpage", ...packages.inpage.depends].map((name) => packages[name]);
 
 const SIDE = "tokenizers/tokenizers.abi3.so";
-/** The instances that link to others: Pyodide, and side modules. @type {{module: WebAssembly.Module, imports: any, exports: any}[]} */
+
+/**
+ * The instances that link to others: Pyodide, and side modules.
+ * @type {{module: WebAssembly.Module, imports: any, exports: any}[]}
+ */
 const linked = [];
 async function createPyodideModule(settings) {
   const { default: createModule } = await import(pathToFileURL(join(runtime, "pyodide.asm.mjs")).href);
@@ -71,8 +75,9 @@ function describeLinks() {
   const [{ imports, exports: main }, side, ...more] = linked;
   if (!side || more.length) throw new Error(`one side module was expected, not ${linked.length - 1}`);
   const kinds = ["GOT.func", "GOT.mem"];
-  const names = linked.flatMap(({ module }) => WebAssembly.Module.imports(module).filter(({ module }) => kinds.includes(module)));
-  const addresses = Object.fromEntries(names.map(({ name }) => [name, imports["GOT.func"][name].value]));
+  const wanted = linked.flatMap(({ module }) => WebAssembly.Module.imports(module));
+  const names = wanted.filter(({ module }) => kinds.includes(module)).map(({ name }) => name);
+  const addresses = Object.fromEntries(names.map((name) => [name, imports["GOT.func"][name].value]));
   const isOfJS = (/** @type {string} */ name) => typeof imports.env[name] === "function" && imports.env[name].sig;
   const wrapped = Object.entries(addresses).filter(([name]) => isOfJS(name));
   const exported = Object.keys(main).filter((name) => typeof main[name] === "function");
@@ -100,10 +105,11 @@ function wrappersOf(functions) {
   const codes = { i: 0x7f, p: 0x7f, j: 0x7e, f: 0x7d, d: 0x7c, e: 0x6f };
   const types = (/** @type {string} */ text) => list([...text].map((letter) => [codes[letter]]));
   const table = [...string("env"), ...string("__indirect_function_table"), 1, 0x70, 0, ...leb(0)];
+  const imported = ({ name, sig }) => [...string("env"), ...string(name), 0, ...leb(sigs.indexOf(sig))];
   return Uint8Array.from([
     ...[0x00, 0x61, 0x73, 0x6d, 1, 0, 0, 0],
     ...section(1, sigs.map((sig) => [0x60, ...types(sig.slice(1)), ...types(sig[0] === "v" ? "" : sig[0])])),
-    ...section(2, [table, ...placed.map(({ name, sig }) => [...string("env"), ...string(name), 0, ...leb(sigs.indexOf(sig))])]),
+    ...section(2, [table, ...placed.map(imported)]),
     ...section(9, placed.map(({ index }, at) => [0, 0x41, ...leb(index, true), 0x0b, ...list([leb(at)])])),
   ]);
 }

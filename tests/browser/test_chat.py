@@ -94,7 +94,8 @@ def test_a_conversation(browser: Any, url: str) -> None:
     first = answer(page)
     assert len(first.split()) > 4  # it is drawn, and another in every visit
     used = int(page.get_attribute("#context", "aria-valuenow"))
-    assert "".join(page.locator("#spoken p").all_text_contents()).strip() == first.strip()
+    spoken = page.locator("#spoken p").all_text_contents()
+    assert " ".join(spoken).split() == first.split()  # without the empty lines that some answers have
     ask(page, "Is it so on Mars?")
     wait_for_text(page)
     page.press("#question", "Escape")

@@ -284,9 +284,13 @@ class Recorded:
         program, structure, data = self._ready(arguments)
         return _filled(structure, self._executor.run(program, data, registers))
 
-    def steps(self, *, registers: Sequence[int] = (), **arguments: Any) -> Generator[None, None, Any]:
-        """A call with pauses; see `Executor.steps`."""
+    def steps(
+        self, *, registers: Sequence[int] = (), at_once: bool = False, **arguments: Any
+    ) -> Generator[None, None, Any]:
+        """A call with pauses, unless it is to run `at_once`; see `Executor.steps`."""
         program, structure, data = self._ready(arguments)
+        if at_once:
+            return _filled(structure, self._executor.run(program, data, registers))
         return _filled(structure, (yield from self._executor.steps(program, data, registers)))
 
     def _ready(self, arguments: dict[str, Any]) -> tuple[Program, Any, list[memoryview]]:

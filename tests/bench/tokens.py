@@ -66,10 +66,10 @@ from inpage.pipelines.text_generation import TextGenerationPipeline
 executor, times = pipe.model.executor, []
 execute = executor.execute
 
-def timed(address, words, registers):
-    begin = perf_counter()
-    status = execute(address, words, registers)
-    times.append((1e3 * begin, 1e3 * perf_counter(), words))
+def timed(address, words, *more):
+    start = perf_counter()
+    status = execute(address, words, *more)
+    times.append((1e3 * start, 1e3 * perf_counter(), words))
     return status
 
 executor.execute = timed

@@ -204,7 +204,8 @@ class ModelFunction:
 
     def __call__(self, **arguments: Any) -> Any:
         """As `program.Recorded`. Raises DisposedError once the model is gone."""
-        return result_of(self.steps(**arguments))
+        _ = self._model.executor
+        return result_of(self._model.replay(self._recorded, {**arguments, "at_once": True}))
 
     def steps(self, **arguments: Any) -> Generator[None, None, Any]:
         """A call with pauses, in which anything may happen: where others took what it needs, it starts over without."""

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -119,7 +120,8 @@ def generate(opened: Opened, way: str, options: dict[str, Any] | str, tokens: in
         script = "const {generate} = window;" + WAYS[way]
         opened.run(script, prompt=PROMPT, options={**options, "max_new_tokens": tokens})
     runs: list[tuple[float, float, int]] = json.loads(opened.python("taken()"))
-    longest = max(words for _, _, words in runs)
+    counts = Counter(words for _, _, words in runs)
+    longest = max(words for words, count in counts.items() if count > tokens // 2)  # not the prompt's
     steps: list[tuple[float, float]] = []
     python, before = 0.0, None
     for begin, end, words in runs:

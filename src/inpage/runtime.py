@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 IN_PYODIDE = sys.platform == "emscripten"
 
+SLICE = 0.02  # seconds
+
 # Set by the worker: it wants coroutines even where blocking is possible, as a blocked stack cannot be cancelled.
 prefer_coroutines = False
 
@@ -95,18 +97,17 @@ def import_numpy(purpose: str) -> Any:
 
 
 class Slices:
-    """A clock for long work that is done in slices of some seconds, so that others have their turn between two."""
+    """A clock for long work that is done in slices of SLICE seconds, so that others have their turn between two."""
 
-    def __init__(self, seconds: float = 0.02) -> None:
-        self._seconds = seconds
-        self._end = perf_counter() + seconds
+    def __init__(self) -> None:
+        self._end = perf_counter() + SLICE
 
     def over(self) -> bool:
         """Whether the slice has taken its time; then the next one begins."""
         now = perf_counter()
         if now < self._end:
             return False
-        self._end = now + self._seconds
+        self._end = now + SLICE
         return True
 
 

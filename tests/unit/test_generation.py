@@ -650,6 +650,23 @@ def test_logarithms_of_probabilities(model: Any) -> None:
         token_log_probabilities(model, [1])
 
 
+@pytest.mark.parametrize("ids", [[1, 420], [1, 2, -1], [1, -1, 2]], ids=str)
+def test_tokens_outside_the_vocabulary_have_no_probability(model: Any, ids: list[int]) -> None:
+    with pytest.raises(InputError, match="420 tokens"):
+        token_log_probabilities(model, ids)
+
+
+@pytest.mark.parametrize("name", ["llama-rope-dynamic", "phi3-longrope"])
+def test_probabilities_are_those_of_the_whole_text(name: str) -> None:
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / name), device="reference") as model:
+        ids = [7 + 31 * i % 350 for i in range(150)]
+        logits = np.asarray(model([ids]).logits)[0].astype("float64")
+        logs = logits - logits.max(-1, keepdims=True)
+        logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
+        expected = [logs[i, token] for i, token in enumerate(ids[1:])]
+        np.testing.assert_allclose(token_log_probabilities(model, ids), expected, atol=1e-4)
+
+
 # The pipeline
 
 

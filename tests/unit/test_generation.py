@@ -88,13 +88,67 @@ def test_options_of_the_call_win_over_the_config_and_that_over_the_model(model: 
         ({"bad_words_ids": [1]}, InputError, "bad_words_ids"),
         ({"logits_processor": [3]}, InputError, "called"),
         ({"stopping_criteria": [3]}, InputError, "called"),
+        ({"logits_processor": lambda ids, scores: scores}, InputError, "list"),
+        ({"stopping_criteria": lambda ids, scores: True}, InputError, "list"),
+        ({"logits_processor": [lambda ids, scores: [None]]}, InputError, "return 1 rows"),
+        ({"stopping_criteria": [lambda ids, scores: None]}, InputError, "must return"),
+        ({"generation_config": {"max_new_tokens": 3}}, InputError, "GenerationConfig"),
+        ({"past_key_values": ()}, InputError, "cache"),
+        ({"early_stopping": 1, "num_beams": 2}, InputError, "early_stopping"),
+        ({"temperature": 0, "do_sample": True}, InputError, "do_sample=False"),
+        ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "420 tokens"),
+        ({"inputs": [[1]], "forced_bos_token_id": -1}, InputError, "420 tokens"),
+        ({"forced_bos_token_id": [5]}, InputError, "a token id"),
+        ({"pad_token_id": 420}, InputError, "420 tokens"),
+        ({"pad_token_id": [3]}, InputError, "a token id"),
+        ({"prefix_allowed_tokens_fn": lambda row, ids: [420]}, InputError, "420 tokens"),
+        ({"prefix_allowed_tokens_fn": lambda row, ids: [-1]}, InputError, "420 tokens"),
+        ({"prefix_allowed_tokens_fn": lambda row, ids: None}, InputError, "allows no token"),
+        ({"exponential_decay_length_penalty": (5, "1.5")}, InputError, "factor"),
+        ({"exponential_decay_length_penalty": ("5", 1.5)}, InputError, "start"),
+        ({"begin_suppress_tokens": [-1]}, InputError, "begin_suppress_tokens"),
         ({"streamer": object(), "num_beams": 2}, UnsupportedError, "streamed"),
     ],
     ids=str,
 )
 def test_refused_options(model: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        model.generate(PROMPT, **options)
+        model.generate(**{"inputs": PROMPT, **options})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"temperature": 0.0, "top_p": 0, "top_k": -1},
+        {"do_sample": False, "temperature": 0, "typical_p": 0.0},
+        {"cache_implementation": "hybrid"},
+        {"suppress_tokens": [], "begin_suppress_tokens": []},
+        {"pad_token_id": -1, "eos_token_id": -1},
+    ],
+    ids=str,
+)
+def test_files_have_values_without_effect(model: Any, written: dict[str, Any]) -> None:
+    expected = model.generate(BATCH, attention_mask=MASK, max_new_tokens=4).tolist()
+    given = GenerationConfig.from_dict(written)
+    options = {"attention_mask": MASK, "max_new_tokens": 4, "min_new_tokens": 4}
+    assert model.generate(BATCH, given, **options).tolist() == expected
+    if "temperature" in written:
+        with pytest.raises(InputError, match="temperature"):
+            model.generate(PROMPT, given, do_sample=True)
+        model.generate(PROMPT, given, do_sample=True, temperature=0.5, top_p=1.0, top_k=5, typical_p=1.0)
+
+
+def test_a_length_that_does_not_count_is_told(model: Any) -> None:
+    with pytest.warns(UserWarning, match="max_new_tokens is 3"):
+        assert len(model.generate(PROMPT, GenerationConfig(max_new_tokens=3), max_length=30)[0]) == 11
+
+
+def test_a_disposed_cache_is_refused(model: Any) -> None:
+    cache = DynamicCache()
+    model.generate(PROMPT, past_key_values=cache, max_new_tokens=1)
+    cache.dispose()
+    with pytest.raises(DisposedError, match="cache"):
+        model.generate(PROMPT, past_key_values=cache, max_new_tokens=1)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +160,8 @@ def test_refused_options(model: Any, options: dict[str, Any], error: type[Except
         ({"inputs": PROMPT, "attention_mask": [[1]]}, "shape"),
         ({"inputs": BATCH, "attention_mask": [[1] * 5 + [0] * 3, [1] * 8]}, "left"),
         ({"inputs": [[5, 6, 3], [5, 6, 7]]}, "left"),
+        ({"inputs": [[[5, 6]]]}, "batch, length"),
+        ({"inputs": [[5, 6]], "attention_mask": [[[1, 1]]]}, "batch, length"),
     ],
     ids=str,
 )
@@ -333,10 +389,22 @@ def test_assistants_of_another_vocabulary_are_refused(model: Any, wide: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}, {"prefill_chunk_size": 2}], ids=str
+    "options",
+    [
+        {},
+        {"num_beams": 3},
+        {"repetition_penalty": 1.5},
+        {"prefill_chunk_size": 2},
+        # What pads is the end, too, and none of the prompt's tokens.
+        {"encoder_repetition_penalty": 1.5, "pad_token_id": 156, "eos_token_id": 156},
+        {"encoder_no_repeat_ngram_size": 1, "pad_token_id": 156, "eos_token_id": 156},
+        {"no_repeat_ngram_size": 1, "pad_token_id": 156, "eos_token_id": 156},
+    ],
+    ids=str,
 )
 def test_a_padded_batch_equals_single_runs(model: Any, options: dict[str, Any]) -> None:
-    together = model.generate(BATCH, attention_mask=MASK, max_new_tokens=9, **options).tolist()
+    batch = [[options.get("pad_token_id", 3)] * 3 + BATCH[0][3:], BATCH[1]]
+    together = model.generate(batch, attention_mask=MASK, max_new_tokens=9, **options).tolist()
     for row, start, prompt in zip(together, (3, 0), BATCH, strict=True):
         alone = model.generate([prompt[start:]], max_new_tokens=9, **options).tolist()[0]
         assert row[start:][: len(alone)] == alone

@@ -10,6 +10,7 @@ from ..models.outputs import ModelOutput
 from ..runtime import result_of
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
+from .cache import Cache
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
 from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
@@ -108,8 +109,11 @@ class GenerationMixin:
         for name in options:
             if name not in DEFAULTS and name not in UNSUPPORTED:
                 raise unknown_option(name)
-        ids, padding = _prompts(inputs, input_ids, attention_mask, self._pad_tokens(generation_config, options))
+        if not isinstance(generation_config, GenerationConfig | None):
+            raise InputError(f"generation_config must be a GenerationConfig, not {generation_config!r:.60}.")
         config = (generation_config or GenerationConfig()).complete(under=self.generation_config, **options)
+        self._check_pad_token(config, options)
+        ids, padding = _prompts(inputs, input_ids, attention_mask, (config.pad_token_id, config.eos_tokens))
         if config.decoder_start_token_id is not None and not getattr(self.config, "is_encoder_decoder", False):
             config.values["decoder_start_token_id"] = None
         model: Any = self
@@ -120,7 +124,7 @@ class GenerationMixin:
 
         constraint = make_constraint(tokenizer, json_schema=json_schema, regex=regex, choices=choices)
         prompts = [list(row) for row in ids for _ in range(times)]
-        custom = list(logits_processor or ())
+        custom = _callables("logits_processor", logits_processor)
         if constraint is not None:
             custom.append(ConstrainedLogitsProcessor(constraint, len(ids[0]), config.eos_tokens, config.max_length))
         guidance = self._guidance(config, prompts, negative_prompt_ids, negative_prompt_attention_mask)
@@ -142,7 +146,7 @@ class GenerationMixin:
             prompts=ids,
             config=config,
             processors=processors,
-            criteria=_criteria(config, tokenizer, stopping_criteria or ()),
+            criteria=_criteria(config, tokenizer, _callables("stopping_criteria", stopping_criteria)),
             random=random,
             streamer=streamer,
         )
@@ -156,10 +160,13 @@ class GenerationMixin:
         cache = make_cache(None, config.kv_cache_dtype, config.max_length)
         return DraftModel(Session(model, cache, padding, config.prefill_chunk_size), config.num_assistant_tokens)
 
-    def _pad_tokens(self, given: GenerationConfig | None, options: Mapping[str, Any]) -> tuple[int | None, list[int]]:
-        config = (given or GenerationConfig()).complete(under=self.generation_config)
-        config.update(**{name: options[name] for name in ("pad_token_id", "eos_token_id") if name in options})
-        return config.pad_token_id, config.eos_tokens
+    def _check_pad_token(self, config: GenerationConfig, options: Mapping[str, Any]) -> None:
+        """Take a token that is none for no padding token where a file has it, as files do; raise where a call does."""
+        pad, size = config.pad_token_id, self.config.vocab_size
+        if pad is not None and not 0 <= pad < size:
+            if options.get("pad_token_id") is not None:
+                raise InputError(f"pad_token_id is {pad}, and the model has {size} tokens.")
+            config.values["pad_token_id"] = None
 
     def _check(
         self, config: GenerationConfig, streamer: Any, rows: int, negative_prompt_ids: Any, past_key_values: Any
@@ -170,6 +177,12 @@ class GenerationMixin:
             raise UnsupportedError("guidance_scale with beam search is not supported.")
         if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
             raise InputError("negative_prompt_ids would have no effect.", hint="Set guidance_scale.")
+        if not isinstance(past_key_values, Cache | None):
+            raise InputError(
+                f"past_key_values must be a cache, not {past_key_values!r:.60}.", hint="Begin with DynamicCache()."
+            )
+        if past_key_values is not None:
+            past_key_values.check()
         if past_key_values is not None and not config.use_cache:
             raise InputError("past_key_values needs use_cache=True.")
         self._check_positions(config.max_length)
@@ -272,9 +285,7 @@ def _prompts(
         inputs = inputs["input_ids"]
     if (inputs is None) == (input_ids is None):
         raise InputError("generate() needs token ids, once: as inputs or as input_ids.")
-    ids = Tensor.from_values(input_ids if inputs is None else inputs, "int32").tolist()
-    if ids and not isinstance(ids[0], list):
-        ids = [ids]
+    ids = _rows("input_ids", input_ids if inputs is None else inputs)
     if not ids or not ids[0]:
         raise InputError("generate() needs at least one token.", hint="Begin with the model's bos_token_id.")
     if attention_mask is None:
@@ -282,8 +293,7 @@ def _prompts(
         # A padding token that also ends texts may be one that the caller wrote.
         mask = [[int(pad is None or pad in ends or token != pad) for token in row] for row in ids]
     else:
-        mask = Tensor.from_values(attention_mask, "int32").tolist()
-        mask = mask if isinstance(mask[0], list) else [mask]
+        mask = _rows("attention_mask", attention_mask)
     if [len(row) for row in mask] != [len(row) for row in ids]:
         raise InputError("attention_mask must have the shape of input_ids.")
     padding = [row.index(1) if 1 in row else len(row) for row in mask]
@@ -295,6 +305,25 @@ def _prompts(
     return ids, padding
 
 
+def _rows(name: str, values: Any) -> Ids:
+    """Integers [B, L], or [L] for a batch of one, as lists."""
+    tensor = Tensor.from_values(values, "int32")
+    if len(tensor.shape) not in (1, 2):
+        raise InputError(f"{name} must be [batch, length], not {list(tensor.shape)}.")
+    return tensor.tolist() if len(tensor.shape) == 2 else [tensor.tolist()]
+
+
+def _callables(name: str, given: Any) -> list[Any]:
+    """The caller's processors or criteria."""
+    if given is None:
+        return []
+    found = list(given) if isinstance(given, Iterable) else [given]
+    for each in found:
+        if not callable(each) or not isinstance(given, Iterable):
+            raise InputError(f"{name} must be a list of what can be called, not {given!r:.60}.")
+    return found
+
+
 def _criteria(config: GenerationConfig, tokenizer: Any, custom: Iterable[Any]) -> StoppingCriteriaList:
     """What ends sequences, besides the greatest length and the tokens that end them."""
     criteria = StoppingCriteriaList()
@@ -304,8 +333,5 @@ def _criteria(config: GenerationConfig, tokenizer: Any, custom: Iterable[Any]) -
         if tokenizer is None:
             raise InputError("stop_strings need the tokenizer.", hint="Give tokenizer=.")
         criteria.append(StopStringCriteria(tokenizer, config.stop_strings))
-    for criterion in custom:
-        if not callable(criterion):
-            raise InputError(f"A stopping criterion is called; {criterion!r:.60} cannot be.")
-        criteria.append(criterion)
+    criteria.extend(custom)
     return criteria

@@ -72,7 +72,10 @@ def own_scores(result: Any, scores: Rows) -> Rows:
     """What a processor of the caller's returned, as rows: None means that it changed `scores` in place."""
     if result is None or result is scores:
         return scores
-    rows = [row if isinstance(row, array) else array("f", row) for row in result]
+    try:
+        rows = [row if isinstance(row, array) else array("f", row) for row in result]
+    except TypeError:
+        rows = []
     if len(rows) != len(scores) or any(len(row) != len(old) for row, old in zip(rows, scores, strict=True)):
         raise InputError(
             f"A logits processor must return {len(scores)} rows of {len(scores[0])} scores.",
@@ -189,12 +192,17 @@ class EncoderRepetitionPenaltyLogitsProcessor(EditProcessor):
 
 
 class NoRepeatNGramLogitsProcessor(EditProcessor):
-    """Rules out tokens that would repeat a run of `ngram_size` tokens."""
+    """Rules out tokens that would repeat a run of `ngram_size` tokens.
 
-    def __init__(self, ngram_size: int) -> None:
+    `padding` says how many tokens at the left of each sequence are none.
+    """
+
+    def __init__(self, ngram_size: int, padding: Sequence[int] | None = None) -> None:
         self.size = _count("no_repeat_ngram_size", ngram_size)
+        self.padding = padding or (0,)
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        ids = ids[self.padding[index % len(self.padding)] :]
         return [_ruled_out(_followers(ids, self.size, ids))] if len(ids) + 1 >= self.size else []
 
 
@@ -230,8 +238,7 @@ class SequenceBiasLogitsProcessor(EditProcessor):
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         for (*prefix, last), bias in self.biases.items():
-            if last >= size:
-                raise InputError(f"{self.option} has the token {last}; the model has {size} tokens.")
+            _check_tokens(self.option, [last], size)
             if len(prefix) <= len(ids) and ids[len(ids) - len(prefix) :] == prefix:
                 yield Edit([last], bias=bias)
 
@@ -258,12 +265,13 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
         results: Rows = []
         for index, (ids, row) in enumerate(zip(input_ids, scores, strict=True)):
-            tokens = list(self.allowed(index // self.num_beams, ids))
+            tokens = list(self.allowed(index // self.num_beams, ids) or ())
             if not tokens:
                 raise InputError(
                     f"prefix_allowed_tokens_fn allows no token for sequence {index // self.num_beams}.",
                     hint="Return the end-of-sequence token where nothing else may follow.",
                 )
+            _check_tokens("prefix_allowed_tokens_fn", tokens, len(row))
             results.append(Candidates(tokens, [row[token] for token in tokens]).row(len(row)))
         return results
 
@@ -275,7 +283,7 @@ class ForcedBOSTokenLogitsProcessor(LogitsProcessor):
         self.token = bos_token_id
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
-        return _forced([self.token], scores) if len(input_ids[0]) == 1 else scores
+        return _forced("forced_bos_token_id", [self.token], scores) if len(input_ids[0]) == 1 else scores
 
 
 class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
@@ -286,7 +294,8 @@ class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
         self.tokens = token_list(eos_token_id)
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
-        return _forced(self.tokens, scores) if len(input_ids[0]) == self.max_length - 1 else scores
+        last = len(input_ids[0]) == self.max_length - 1
+        return _forced("forced_eos_token_id", self.tokens, scores) if last else scores
 
 
 class MinLengthLogitsProcessor(EditProcessor):
@@ -326,6 +335,9 @@ class ExponentialDecayLengthPenalty(EditProcessor):
                 "exponential_decay_length_penalty must be a pair (start, factor), not "
                 f"{exponential_decay_length_penalty!r:.60}."
             ) from None
+        _positive("The factor of exponential_decay_length_penalty", self.factor)
+        if not isinstance(start, int | float):
+            raise InputError(f"The start of exponential_decay_length_penalty must be a number, not {start!r:.60}.")
         self.start = start + input_ids_seq_length
         self.tokens = token_list(eos_token_id)
 
@@ -339,8 +351,10 @@ class ExponentialDecayLengthPenalty(EditProcessor):
 class SuppressTokensLogitsProcessor(EditProcessor):
     """Rules tokens out."""
 
+    option = "suppress_tokens"
+
     def __init__(self, suppress_tokens: Sequence[int]) -> None:
-        self.tokens = _token_ids("suppress_tokens", suppress_tokens)
+        self.tokens = _token_ids(self.option, suppress_tokens)
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         return [_ruled_out(self.tokens)]
@@ -348,6 +362,8 @@ class SuppressTokensLogitsProcessor(EditProcessor):
 
 class SuppressTokensAtBeginLogitsProcessor(SuppressTokensLogitsProcessor):
     """Rules tokens out in place `begin_index`."""
+
+    option = "begin_suppress_tokens"
 
     def __init__(self, begin_suppress_tokens: Sequence[int], begin_index: int) -> None:
         super().__init__(begin_suppress_tokens)
@@ -415,7 +431,8 @@ def _ruled_out(tokens: Iterable[int]) -> Edit:
     return Edit(list(tokens), bias=-inf)
 
 
-def _forced(tokens: list[int], scores: Rows) -> Rows:
+def _forced(option: str, tokens: list[int], scores: Rows) -> Rows:
+    _check_tokens(option, tokens, len(scores[0]))
     return [Candidates(tokens, [0.0] * len(tokens)).row(len(row)) for row in scores]
 
 
@@ -424,6 +441,12 @@ def _token_ids(option: str, tokens: Any) -> list[int]:
     if not found or any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in found):
         raise InputError(f"{option} must have lists of token ids, not {tokens!r:.100}.")
     return found
+
+
+def _check_tokens(option: str, tokens: Iterable[int], size: int) -> None:
+    for token in tokens:
+        if not 0 <= token < size:
+            raise InputError(f"{option} has the token {token}; the model has {size} tokens.")
 
 
 def _positive(option: str, value: Any) -> float:

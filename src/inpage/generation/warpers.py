@@ -11,6 +11,8 @@ from ..errors import InputError
 from .logits_process import LogitsWarper
 from .scores import Candidates, log_sum_exp, softmax
 
+GREEDY = "For the likeliest tokens, set do_sample=False."
+
 
 class _Filter(LogitsWarper):
     """Base of warpers that leave scores as they are; at least `min_tokens_to_keep` tokens stay."""
@@ -32,7 +34,7 @@ class TemperatureLogitsWarper(LogitsWarper):
     rescales = True
 
     def __init__(self, temperature: float) -> None:
-        self.temperature = check_number("temperature", temperature, above=0)
+        self.temperature = check_number("temperature", temperature, above=0, hint=GREEDY)
 
     def warp(self, choice: Candidates) -> Candidates:
         return Candidates(choice.ids, [value / self.temperature for value in choice.values])
@@ -170,6 +172,7 @@ def check_number(
     least: float | None = None,
     below: float | None = None,
     most: float | None = None,
+    hint: str = "",
 ) -> float:
     """`value` as a float within its bounds. Raises InputError."""
     fits = (
@@ -185,7 +188,7 @@ def check_number(
         return float(value)
     bounds = {"above": above, "at least": least, "below": below, "at most": most}
     wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None)
-    raise InputError(f"{name} must be a number {wanted}, not {value!r}.".replace("  ", " "))
+    raise InputError(f"{name} must be a number {wanted}, not {value!r}.".replace("  ", " "), hint=hint)
 
 
 def _count_from(values: list[float], least: float) -> int:

@@ -351,7 +351,7 @@ class TextGenerationPipeline(Pipeline):
 
     def _without_padding(self, new: list[int], options: Any) -> list[int]:
         """New tokens up to the end of the sequence, where it ends before the batch does."""
-        config = (options.generation_config or GenerationConfig()).complete(under=self.model.generation_config)
+        config = (options.generation_config or GenerationConfig()).over(self.model.generation_config)
         config.update(**{name: v for name, v in options.generation().items() if name.endswith("token_id")})
         pad = self.tokenizer.pad_token_id if config.pad_token_id is None else config.pad_token_id
         for i, token in enumerate(new):

@@ -123,6 +123,19 @@ def test_automata_match_as_re_does(pattern: str) -> None:
         assert automaton.matches(text) == expected or (expected and not text.isascii()), text
 
 
+@pytest.mark.parametrize("pattern", ["^a$", "(?:^a|b)c$", "^(?:a|b$)", r"a|\Z", "(?:^a)?b"])
+def test_anchors_at_both_ends_say_nothing_new(pattern: str) -> None:
+    automaton = Automaton(pattern)
+    for text in ("", "a", "b", "c", "ac", "bc", "ab", "aa", "abc", "ba"):
+        assert automaton.matches(text) == (re.fullmatch(pattern, text) is not None), text
+
+
+@pytest.mark.parametrize("pattern", ["a$b", "a^b", "(?:^a)*", "(a$|b)c", "(?:$)a", "x*^y", r"\bfoo"])
+def test_anchors_within_are_refused(pattern: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"Anchors|borders"):
+        Automaton(pattern)
+
+
 @pytest.mark.parametrize(
     ("schema", "valid", "invalid"),
     [
@@ -139,6 +152,41 @@ def test_automata_match_as_re_does(pattern: str) -> None:
         ({"type": "object", "additionalProperties": {"type": "null"}}, [{}, {"x": None}], [{"x": 1}, []]),
         ({"properties": {"a": {"type": "null"}, "b": {"type": "null"}}}, [{}, {"a": None}, {"b": None}], [{"c": 1}]),
         ({}, [1, "x", [{"a": None}]], []),
+        ({"type": "string", "enum": ["a", 1, None]}, ["a"], [1, None]),
+        ({"type": ["number", "null"], "enum": ["a", 1, None], "const": 1}, [1], ["a", None]),
+        ({"type": "integer", "enum": [1, 2.5, True, 3.0]}, [1, 3.0], [2.5, True]),
+        ({"type": "number", "anyOf": [{"type": "integer", "minimum": 3}, {"type": "string"}]}, [3], [2, "a"]),
+        ({"anyOf": [False, {"type": "null"}]}, [None], [1]),
+        ({"properties": {"a": False, "b": {"type": "null"}}}, [{"b": None}], [{"a": 1}]),
+        ({"allOf": [True, {"description": "x", "minimum": 1}, {"description": "y", "maximum": 2}]}, [1, 2], [0, 3]),
+        ({"type": "integer", "exclusiveMinimum": 0.5, "exclusiveMaximum": 3.5}, [1, 2, 3], [0, 4]),
+        ({"type": "integer", "exclusiveMinimum": -2.5, "exclusiveMaximum": -0.5}, [-1, -2], [0, -3]),
+        ({"type": "array", "minItems": 1.0, "maxItems": 2.0, "items": {"type": "null"}}, [[None]], [[], [None] * 3]),
+        ({"type": "string", "pattern": "^a|b$|^c+$|[|$](?:x|y)"}, ["ax", "xb", "cc", "-|x-"], ["xa", "bx", "xc", "x|"]),
+        ({"prefixItems": [{"type": "null"}, {"$ref": "#/prefixItems/0"}], "items": False}, [[None, None]], [[None, 1]]),
+        ({"$ref": "#/$defs/a%20b~1", "$defs": {"a b/": {"type": "null"}}}, [None], [1]),
+        ({"oneOf": [{"type": "integer"}, {"type": "string"}, {"const": None}]}, [1, "a", None], [1.5, True]),
+        (
+            {
+                "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+                "$defs": {
+                    "a": {"type": "object", "properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+                    "b": {"type": "object", "properties": {"kind": {"enum": ["b", "c"]}}, "required": ["kind"]},
+                },
+            },
+            [{"kind": "a"}, {"kind": "c"}],
+            [{"kind": "d"}, {}],
+        ),
+        (
+            {
+                "oneOf": [
+                    {"type": "object", "properties": {"a": {}}, "required": ["a"]},
+                    {"type": "object", "properties": {"b": {"type": "null"}}, "additionalProperties": False},
+                ]
+            },
+            [{"a": 1}, {"b": None}],
+            [{"a": 1, "b": None}],
+        ),
         (
             {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
             [[], [[]]],
@@ -173,6 +221,29 @@ def test_integers_have_one_zero(bounds: dict[str, int]) -> None:
         ({"$ref": "other.json"}, UnsupportedError, "out of"),
         ({"$ref": "#"}, UnsupportedError, "contains itself"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, InputError, "No integer"),
+        ({"type": "integer", "minimum": "3"}, InputError, "minimum must be a number"),
+        ({"type": "integer", "exclusiveMinimum": True}, InputError, "exclusiveMinimum must be a number"),
+        ({"enum": [1, 2], "minimum": 2}, UnsupportedError, "minimum"),
+        ({"type": "string", "const": 1}, InputError, "no value"),
+        ({"const": float("nan")}, InputError, "no JSON value"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, UnsupportedError, "several options"),
+        ({"oneOf": [{"type": "string"}, {"const": "a"}]}, UnsupportedError, "several options"),
+        ({"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, UnsupportedError, "several options"),
+        ({"anyOf": {}}, InputError, "list of JSON schemas"),
+        ({"anyOf": [1]}, InputError, "is an object"),
+        ({"anyOf": []}, InputError, "no value"),
+        ({"allOf": [False]}, UnsupportedError, "false"),
+        (False, UnsupportedError, "false"),
+        ({"properties": {"a": False}, "required": ["a"]}, UnsupportedError, "false"),
+        ({"properties": [1]}, InputError, "an object"),
+        ({"properties": {"a": {}}, "required": "a"}, InputError, "a list"),
+        ({"type": "array", "items": False, "minItems": 1}, UnsupportedError, "false"),
+        ({"type": "array", "maxItems": 0, "minItems": 1}, InputError, "No array"),
+        ({"type": "string", "minLength": -1}, InputError, "minLength"),
+        ({"type": "string", "minLength": "2"}, InputError, "minLength"),
+        ({"type": "string", "pattern": 3}, InputError, "pattern must be"),
+        ({"type": "string", "pattern": "a(b$)c"}, UnsupportedError, "Anchors"),
+        ({"$ref": "#x", "$defs": {"x": {"$anchor": "x", "type": "null"}}}, UnsupportedError, "anchor"),
     ],
     ids=str,
 )

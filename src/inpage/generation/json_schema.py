@@ -6,8 +6,11 @@ not name, and white space is at most one space after a comma or colon.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from math import ceil, floor, isfinite
 from typing import Any
+from urllib.parse import unquote
 
 from ..errors import InputError, UnsupportedError
 
@@ -68,6 +71,8 @@ class _Schemas:
         """`seen` counts the references on the way to this schema."""
         if schema is True or schema == {}:
             return _any_value(_NESTING)
+        if schema is False:
+            raise _Nothing("The JSON schema allows no value where it is false.")
         if not isinstance(schema, Mapping):
             raise InputError(f"A JSON schema is an object, not {schema!r:.60}.")
         schema = {name: value for name, value in schema.items() if name not in _SAID}
@@ -75,10 +80,9 @@ class _Schemas:
             return _any_value(_NESTING)
         if "$ref" in schema:
             return self._reference(schema, seen)
-        if "const" in schema:
-            return _literal(schema["const"])
-        if "enum" in schema:
-            return _group([_literal(value) for value in schema["enum"]])
+        if (values := _values(schema)) is not None:
+            _allow(schema, {"const", "enum", "type"}, "an enum or const")
+            return _group([_literal(value) for value in values])
         for name in ("anyOf", "oneOf", "allOf"):
             if name in schema:
                 return self._combined(name, schema, seen)
@@ -90,43 +94,94 @@ class _Schemas:
     def _reference(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
         reference = schema["$ref"]
         _allow(schema, {"$ref"}, "a reference")
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            raise UnsupportedError(f"The reference {reference!r:.80} leads out of the schema.")
+        found = self._at(reference)
         depth = seen.get(reference, 0)
         if depth >= _NESTING:
-            raise _TooDeep
-        found = self.root
-        for part in reference[1:].split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, Mapping) or part not in found:
-                raise InputError(f"The schema has nothing at {reference!r:.80}.")
-            found = found[part]
+            raise _Nothing("The JSON schema contains itself, and nothing ends that.")
         return self.pattern(found, {**seen, reference: depth + 1})
 
+    def _at(self, reference: Any) -> Any:
+        """What a reference means."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise UnsupportedError(f"The reference {reference!r:.80} leads out of the schema.")
+        if reference[1:] and not reference.startswith("#/"):
+            raise UnsupportedError(
+                f"The reference {reference!r:.80} is to an anchor.", hint="Write its path: #/$defs/..."
+            )
+        found = self.root
+        for part in unquote(reference).split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+                found = found[int(part)]
+            elif isinstance(found, Mapping) and part in found:
+                found = found[part]
+            else:
+                raise InputError(f"The schema has nothing at {reference!r:.80}.")
+        return found
+
     def _combined(self, name: str, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
-        options = schema[name]
+        options = list(_options(name, schema[name]))
         beside = {key: value for key, value in schema.items() if key != name}
         if name == "allOf":
             merged = dict(beside)
             for option in options:
                 for key, value in option.items():
-                    if merged.setdefault(key, value) != value:
+                    if key not in _SAID and merged.setdefault(key, value) != value:
                         raise UnsupportedError(f"allOf with different {key!r} is not supported.")
             return self.pattern(merged, seen)
         if set(beside) - {"type"}:
             raise UnsupportedError(f"{name} beside {', '.join(sorted(beside))} is not supported.")
-        return _group(self._possible([{**beside, **option} for option in options], seen))
+        if name == "oneOf" and not all(self._disjoint(a, b) for a, b in combinations(options, 2)):
+            raise UnsupportedError("A value might fit several options of oneOf.", hint="Write anyOf.")
+        if "type" in beside:
+            options = [_narrowed(option, _kinds(beside["type"])) for option in options]
+        return _group(self._possible(options, seen))
+
+    def _disjoint(self, a: Any, b: Any, depth: int = 8) -> bool:
+        """Whether it is plain that no value fits both schemas."""
+        a, b = self._resolved(a), self._resolved(b)
+        if not depth or not isinstance(a, Mapping) or not isinstance(b, Mapping):
+            return a is False or b is False
+        for one, other in ((a, b), (b, a)):
+            for name in ("anyOf", "oneOf"):
+                if name in one:
+                    return all(self._disjoint(option, other, depth - 1) for option in one[name])
+            if (values := _values(one)) is not None:
+                others = _values(other)
+                if others is None:
+                    return not any(_is_of(value, _types(other)) for value in values)
+                return not {*map(_literal, values)} & {*map(_literal, others)}
+        kinds = _types(a) & _types(b)
+        if kinds == {"object"}:
+            return self._excludes(a, b, depth) or self._excludes(b, a, depth)
+        return not kinds
+
+    def _excludes(self, a: Mapping[str, Any], b: Mapping[str, Any], depth: int) -> bool:
+        """Whether objects of `a` need a property that those of `b` cannot have, or not with such a value."""
+        mine, known = a.get("properties", {}), b.get("properties", {})
+        closed = b.get("additionalProperties") is False
+        return any(
+            self._disjoint(mine.get(name, True), known[name], depth - 1) if name in known else closed
+            for name in a.get("required", ())
+        )
+
+    def _resolved(self, schema: Any) -> Any:
+        for _ in range(_NESTING):
+            if isinstance(schema, Mapping) and "$ref" in schema:
+                schema = self._at(schema["$ref"])
+        return schema
 
     def _possible(self, schemas: list[Any], seen: dict[str, int]) -> list[str]:
         """Patterns of those that do not contain themselves too deeply."""
         found: list[str] = []
+        reason: Exception | None = None
         for schema in schemas:
             try:
                 found.append(self.pattern(schema, seen))
-            except _TooDeep:
-                continue
+            except _Nothing as error:
+                reason = error
         if not found:
-            raise _TooDeep
+            raise reason or InputError("A JSON schema allows no value: enum or anyOf is empty.")
         return found
 
     def _typed(self, kind: Any, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
@@ -144,8 +199,12 @@ class _Schemas:
         return {"number": _NUMBER, "boolean": "(?:true|false)", "null": "null"}[kind]
 
     def _object(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
-        properties, required = schema.get("properties", {}), set(schema.get("required", ()))
-        if schema.get("minProperties", 0) > len(required) or schema.get("maxProperties", 1e9) < len(properties):
+        properties, names = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(properties, Mapping) or not isinstance(names, list | tuple):
+            raise InputError("The properties of a JSON schema are an object, and required a list.")
+        required = set(names)
+        most = _count(schema, "maxProperties")
+        if _count(schema, "minProperties", 0) > len(required) or (most is not None and most < len(properties)):
             raise UnsupportedError("minProperties and maxProperties are not supported.", hint="Use required.")
         if required - set(properties):
             raise UnsupportedError(f"Required properties without a schema: {', '.join(required - set(properties))}.")
@@ -159,34 +218,99 @@ class _Schemas:
         for name, value in properties.items():
             try:
                 members.append((f"{_literal(name)}:{_SPACE}{self.pattern(value, seen)}", name in required))
-            except _TooDeep:
+            except _Nothing:
                 if name in required:
                     raise
         return r"\{" + _members(members) + r"\}"
 
     def _array(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        least, most = _count(schema, "minItems", 0), _count(schema, "maxItems")
         fixed = [self.pattern(item, seen) for item in schema.get("prefixItems", ())]
         items = schema.get("items", not fixed)
         if fixed:
             if items is not False or least not in (0, len(fixed)) or most not in (None, len(fixed)):
                 raise UnsupportedError("prefixItems with further items are not supported.", hint="Set items to false.")
             return r"\[" + f",{_SPACE}".join(fixed) + r"\]"
-        if most == 0 or items is False:
+        if most == 0 and not least:
             return r"\[\]"
         try:
             return _repeated(r"\[", self.pattern(items, seen), r"\]", least, most)
-        except _TooDeep:
+        except _Nothing:
             if least:
                 raise
             return r"\[\]"
 
 
-class _TooDeep(UnsupportedError):
-    """A schema contains itself without an end."""
+class _Nothing(UnsupportedError):
+    """No value fits a schema: it is false, or contains itself without an end."""
 
-    def __init__(self) -> None:
-        super().__init__("The JSON schema contains itself, and nothing ends that.", hint="Make the inner one optional.")
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="Make what is around it optional.")
+
+
+def _options(name: str, options: Any) -> Iterator[Any]:
+    """Schemas of anyOf, oneOf or allOf, as objects where that is the same."""
+    if not isinstance(options, list | tuple):
+        raise InputError(f"{name} is a list of JSON schemas, not {options!r:.60}.")
+    for option in options:
+        if option is True:
+            yield {}
+        elif option is False and name == "allOf":
+            raise _Nothing("The JSON schema allows no value where it is false.")
+        elif option is False or isinstance(option, Mapping):
+            yield option
+        else:
+            raise InputError(f"A JSON schema is an object, not {option!r:.60}.")
+
+
+def _kinds(kinds: Any) -> set[str]:
+    """Names of types, integers among the numbers."""
+    found = set(kinds) if isinstance(kinds, list | tuple) else {kinds}
+    return found | {"integer"} if "number" in found else found
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """The types that values of a schema may have."""
+    return _kinds(schema["type"] if "type" in schema else list(_KEYWORDS))
+
+
+def _narrowed(schema: Any, kinds: set[str]) -> Any:
+    """A schema for values of some types alone."""
+    if schema is False:
+        return schema
+    common = kinds & _types(schema)
+    common -= {"integer"} if "number" in common else set()
+    return {**schema, "type": sorted(common)} if common else False
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values that const and enum leave of a type; None without them."""
+    if "const" not in schema and "enum" not in schema:
+        return None
+    values = schema.get("enum", [schema.get("const")])
+    if not isinstance(values, list | tuple):
+        raise InputError(f"enum is a list of values, not {values!r:.60}.")
+    if "const" in schema:
+        values = [value for value in values if _literal(value) == _literal(schema["const"])]
+    return [value for value in values if _is_of(value, _types(schema))]
+
+
+def _is_of(value: Any, kinds: set[str]) -> bool:
+    if value is None or isinstance(value, bool | str):
+        return ("null" if value is None else "boolean" if isinstance(value, bool) else "string") in kinds
+    if isinstance(value, int | float):
+        return "number" in kinds or ("integer" in kinds and value == value // 1)
+    return ("object" if isinstance(value, Mapping) else "array") in kinds
+
+
+def _count(schema: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """A length or number of items. Raises InputError for what is none."""
+    value = schema.get(name, default)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0 or value != value // 1:
+        raise InputError(f"{name} must be a whole number of at least 0, not {value!r:.60}.")
+    return int(value)
 
 
 def _members(members: list[tuple[str, bool]]) -> str:
@@ -213,6 +337,8 @@ def _string(schema: Mapping[str, Any]) -> str:
         _allow(schema, {"type", "pattern", "format"}, "a string with a pattern or format")
         if "pattern" in schema and "format" in schema:
             raise UnsupportedError("A string with both pattern and format is not supported.")
+        if not isinstance(schema.get("pattern", ""), str):
+            raise InputError(f"pattern must be a text, not {schema['pattern']!r:.60}.")
         if "pattern" in schema:
             return f'"{_in_string(schema["pattern"])}"'
         if schema["format"] not in _FORMATS:
@@ -220,7 +346,7 @@ def _string(schema: Mapping[str, Any]) -> str:
                 f"Strings of format {schema['format']!r} are not supported.", hint=f"There are: {', '.join(_FORMATS)}."
             )
         return f'"{_FORMATS[schema["format"]]}"'
-    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    least, most = _count(schema, "minLength", 0), _count(schema, "maxLength")
     if most is not None and most < least:
         raise InputError(f"No string has {least} characters at least and {most} at most.")
     return f'"{_CHARACTER}{{{least},{"" if most is None else most}}}"'
@@ -230,10 +356,7 @@ def _in_string(pattern: str) -> str:
     """A pattern for the inside of a JSON string. It must match no character that JSON escapes."""
     from .automaton import DEAD, Automaton
 
-    anchored = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
-    body = pattern[anchored[0] : len(pattern) - anchored[1]]
-    free = f"{_PLAIN}*"
-    whole = f"(?:{'' if anchored[0] else free}(?:{body}){'' if anchored[1] else free})"
+    whole = _group([_found_within(part) for part in _alternatives(pattern)])
     automaton = Automaton(whole)
     forbidden = [ord('"'), ord("\\"), *range(0x20)]
     seen, stack = {0}, [0]
@@ -250,22 +373,42 @@ def _in_string(pattern: str) -> str:
     return whole
 
 
+def _found_within(pattern: str) -> str:
+    """A pattern of the texts in which one is found."""
+    anchored = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
+    body = pattern[anchored[0] : len(pattern) - anchored[1]]
+    free = f"{_PLAIN}*"
+    return f"(?:{'' if anchored[0] else free}(?:{body}){'' if anchored[1] else free})"
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The parts of a pattern between the bars that stand in no group."""
+    parts, depth = [""], 0
+    for token in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
 _PLAIN = r'[^"\\\x00-\x1f\x7f]'
 
 
 def _integer(schema: Mapping[str, Any]) -> str:
-    least = schema.get("minimum")
-    most = schema.get("maximum")
-    if "exclusiveMinimum" in schema:
-        least = max(schema["exclusiveMinimum"] + 1, least if least is not None else schema["exclusiveMinimum"] + 1)
-    if "exclusiveMaximum" in schema:
-        most = min(schema["exclusiveMaximum"] - 1, most if most is not None else schema["exclusiveMaximum"] - 1)
-    if least is None and most is None:
+    for name, bound in schema.items():
+        if name != "type" and (not isinstance(bound, int | float) or isinstance(bound, bool) or not isfinite(bound)):
+            raise InputError(f"{name} must be a number, not {bound!r:.60}.")
+    least = [ceil(schema["minimum"])] if "minimum" in schema else []
+    least += [floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
+    most = [floor(schema["maximum"])] if "maximum" in schema else []
+    most += [ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
+    if not least and not most:
         return _INTEGER
-    low = -(10**15) + 1 if least is None else -int(-least // 1)
-    high = 10**15 - 1 if most is None else int(most // 1)
+    low, high = max(least, default=-(10**15) + 1), min(most, default=10**15 - 1)
     if low > high:
-        raise InputError(f"No integer is {least} at least and {most} at most.")
+        raise InputError(f"No integer of up to 15 digits is {low} at least and {high} at most.")
     parts: list[str] = []
     if low < 0:
         parts.append(f"-{_group(_number_range(max(1, -high), -low))}")
@@ -328,7 +471,10 @@ def _allow(schema: Mapping[str, Any], known: set[str], what: str) -> None:
 
 
 def _literal(value: Any) -> str:
-    return re.escape(json.dumps(value, ensure_ascii=False))
+    try:
+        return re.escape(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError):
+        raise InputError(f"{value!r:.60} is no JSON value.") from None
 
 
 def _group(options: list[str]) -> str:

@@ -765,6 +765,38 @@ def test_turns_of_a_conversation_compute_their_new_tokens_only(pipe: Any, monkey
     assert pipe("Other", **FIXED) == pipe("Other", **FIXED)
 
 
+@pytest.mark.parametrize("other", ["the cat sat on", "the dog and a"])
+def test_calls_that_take_turns_do_not_share_the_cache(pipe: Any, other: str) -> None:
+    texts = ["the cat sat on", other]
+    expected = [pipe(text, **FIXED) for text in texts]
+    pipe.clear_cache()
+    going = [pipe.steps(text, **FIXED) for text in texts]
+    found: dict[int, Any] = {}
+    while len(found) < len(going):
+        for i, steps in enumerate(going):
+            try:
+                next(steps)
+            except StopIteration as stop:
+                found.setdefault(i, stop.value)
+    assert [found[0], found[1]] == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_cache": False}, {"cache_implementation": "static"}, {"kv_cache_dtype": "f16"}], ids=str
+)
+def test_a_config_decides_about_the_cache(pipe: Any, options: dict[str, Any]) -> None:
+    expected = pipe("the cat", **FIXED)
+    assert pipe("the cat", generation_config=GenerationConfig(**FIXED, **options)) == expected
+    assert "kv_cache_dtype" not in options or pipe._cache.kv_cache_dtype == "f16"
+
+
+def test_a_config_has_several_sequences(pipe: Any) -> None:
+    config = GenerationConfig(max_new_tokens=3, do_sample=True, num_return_sequences=3, seed=1)
+    found = pipe("the cat", generation_config=config)
+    assert len(found) == 3
+    assert pipe("the cat", **config.to_dict()) == found
+
+
 def test_steps_give_the_text(pipe: Any) -> None:
     steps = pipe.steps(["Once", "Twice"], **FIXED)
     texts = {0: "", 1: ""}
@@ -800,6 +832,14 @@ def test_shapes_of_results(pipe: Any) -> None:
     assert len(said) == 2 and said[1]["content"].startswith("So I")
 
 
+def test_a_last_message_of_parts_goes_on(pipe: Any) -> None:
+    template = "{% for p in messages[0].content %}{{ p.text }}{% endfor %}<e>"
+    parts = [{"type": "text", "text": "So"}, {"type": "text", "text": " I"}]
+    found = pipe([{"role": "assistant", "content": parts}], chat_template=template, **FIXED)[0]["generated_text"]
+    (text,) = pipe("So I", **FIXED)
+    assert found == [{"role": "assistant", "content": [parts[0], {"type": "text", "text": text["generated_text"][2:]}]}]
+
+
 @pytest.mark.parametrize(
     ("value", "options", "words"),
     [
@@ -811,6 +851,8 @@ def test_shapes_of_results(pipe: Any) -> None:
         ("x", {"handle_long_generation": "cut"}, "hole"),
         ("x", {"temperature": -1.0}, "temperature"),
         ("x", {"return_dict_in_generate": True}, "texts"),
+        ("x", {"generation_config": {"max_new_tokens": 3}}, "GenerationConfig"),
+        ("x", {"stop_sequence": "a", "stop_strings": ["b"]}, "Only one"),
     ],
 )
 def test_refused_by_the_pipeline(pipe: Any, value: Any, options: dict[str, Any], words: str) -> None:

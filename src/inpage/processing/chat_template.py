@@ -125,12 +125,12 @@ def render(
 ) -> tuple[str, list[tuple[int, int]]]:
     """The text of a conversation, and where in it the assistant speaks (if that is tracked)."""
     jinja2, template = _jinja(), _compile(source)
-    said = None
+    shown = messages
     if continue_final_message:
-        said, messages = _marked(messages)
+        shown = [*messages[:-1], continued(messages[-1], f"{_OPEN} ")]
     try:
         text = template.render(
-            messages=messages, add_generation_prompt=add_generation_prompt, track_assistant=track_assistant, **variables
+            messages=shown, add_generation_prompt=add_generation_prompt, track_assistant=track_assistant, **variables
         )
     except InputError:
         raise
@@ -140,8 +140,8 @@ def render(
         raise ConfigError(f"The chat template fails: {error}.", hint="Check the messages and variables.") from error
     except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"The chat template cannot render these messages: {error}.") from error
-    if said is not None:
-        text = _cut_at_mark(text, said)
+    if continue_final_message:
+        text = _cut_at_mark(text, messages[-1])
     return _spans(text)
 
 
@@ -248,22 +248,24 @@ def _spans(text: str) -> tuple[str, list[tuple[int, int]]]:
     return plain, spans
 
 
-def _marked(messages: list[Any]) -> tuple[str, list[Any]]:
-    """The text of the last message, and the messages with a mark and a space behind it."""
-    *before, last = messages
-    content = last.get("content")
+def continued(message: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """A message with more text behind its own, or its last one of several. Raises InputError if it has none."""
+    content = message.get("content")
     if isinstance(content, str):
-        return content, [*before, {**last, "content": f"{content}{_OPEN} "}]
+        return {**message, "content": content + text}
     parts = list(content) if isinstance(content, list | tuple) else []
     for i, part in reversed(list(enumerate(parts))):
-        if isinstance(part, Mapping) and isinstance(said := part.get("text"), str):
-            parts[i] = {**part, "text": f"{said}{_OPEN} "}
-            return said, [*before, {**last, "content": parts}]
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            parts[i] = {**part, "text": part["text"] + text}
+            return {**message, "content": parts}
     raise InputError("The last message has no text that could be continued.")
 
 
-def _cut_at_mark(text: str, said: str) -> str:
-    """What was rendered before the mark behind the last message's text, `said`, without what closes the message."""
+def _cut_at_mark(text: str, message: Mapping[str, Any]) -> str:
+    """What was rendered before the mark behind the text of the last message, without what closes that."""
+    content = message["content"]
+    texts = [part.get("text") for part in content if isinstance(part, Mapping)] if not isinstance(content, str) else []
+    said = content if isinstance(content, str) else [text for text in texts if isinstance(text, str)][-1]
     before, mark, after = text.rpartition(_OPEN)
     if not mark or not before.rstrip().endswith(said.strip()):
         raise InputError(

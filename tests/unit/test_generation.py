@@ -138,6 +138,15 @@ def test_files_have_values_without_effect(model: Any, written: dict[str, Any]) -
         model.generate(PROMPT, given, do_sample=True, temperature=0.5, top_p=1.0, top_k=5, typical_p=1.0)
 
 
+def test_a_config_is_read_from_a_repository(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "generation_config.json").write_text('{"max_new_tokens": 3, "later_option": 1}')
+    found = GenerationConfig.from_pretrained(tmp_path, subfolder="a", local_files_only=True, top_k=5)
+    assert found.to_dict() == {"max_new_tokens": 3, "top_k": 5}
+    with pytest.raises(InputError, match="GenerationConfig"):
+        model.generation_config = found.to_dict()
+
+
 def test_a_length_that_does_not_count_is_told(model: Any) -> None:
     with pytest.warns(UserWarning, match="max_new_tokens is 3"):
         assert len(model.generate(PROMPT, GenerationConfig(max_new_tokens=3), max_length=30)[0]) == 11
@@ -714,8 +723,11 @@ def test_logarithms_of_probabilities(model: Any) -> None:
     np.testing.assert_allclose(token_log_probabilities(model, PROMPT), expected, atol=1e-4)
     long = [1, *range(100, 250)]
     assert len(token_log_probabilities(model, long)) == 150
+    assert token_log_probabilities(model, {"input_ids": PROMPT}) == token_log_probabilities(model, PROMPT)
     with pytest.raises(InputError, match="two tokens"):
         token_log_probabilities(model, [1])
+    with pytest.raises(InputError, match="does not predict"):
+        token_log_probabilities(model.base_model, PROMPT)
 
 
 @pytest.mark.parametrize("ids", [[1, 420], [1, 2, -1], [1, -1, 2]], ids=str)

@@ -494,6 +494,14 @@ class StaticCache(Cache):
         return min(self.max_cache_len, group.limit(length)) if group.window else self.max_cache_len
 
 
+def check_cache(cache: Any) -> None:
+    """Raise InputError for what is neither a cache nor None, DisposedError for one that was disposed of."""
+    if not isinstance(cache, Cache | None):
+        raise InputError(f"past_key_values must be a cache, not {cache!r:.60}.", hint="Begin with DynamicCache().")
+    if cache is not None:
+        cache.check()
+
+
 def cache_nbytes(shapes: Sequence[LayerShape], batch: int, capacity: int, kv_cache_dtype: str = "f32") -> int:
     """Bytes of a cache: 2 * layers * batch * capacity * heads * bytes of a head vector, without masks."""
     words = sum(shape.kv_heads * cache_head_words(kv_cache_dtype, shape.head_dim) for shape in shapes)

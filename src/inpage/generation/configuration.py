@@ -104,6 +104,9 @@ _ASSISTED = (
 )
 # Caches in files of models with sliding windows, for which every cache here has room.
 _WINDOWED = ("hybrid", "hybrid_chunked", "sliding_window")
+_HUB_OPTIONS = {
+    "revision": "main", "subfolder": "", "token": None, "local_files_only": False, "progress_callback": None,
+}  # fmt: skip
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "seed")
 _OUTPUTS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
 _BEAMS = ("early_stopping", "length_penalty")
@@ -147,15 +150,18 @@ class GenerationConfig(Awaitable):
 
     @classmethod
     def from_pretrained(cls, name: "str | os.PathLike[str] | Repository", **options: Any) -> Self:
-        """The `generation_config.json` of a repository, with other options over it."""
+        """The `generation_config.json` of a repository, with other options over it.
+
+        revision, subfolder, token, local_files_only and progress_callback are options of the repository.
+        """
         return resolve(cls._from_pretrained(name, **options))
 
     @classmethod
     async def _from_pretrained(cls, name: Any, *, model_config: Any = None, **options: Any) -> Self:
         """`model_config` stands in for a missing file."""
-        from ..hub import Repository
+        from ..models.modeling import as_repository
 
-        repository = name if isinstance(name, Repository) else Repository(os.fspath(name))
+        repository = as_repository(name, *(options.pop(option, value) for option, value in _HUB_OPTIONS.items()))
         values = await repository.json("generation_config.json", required=model_config is None)
         if values is None:
             config = cls.from_model_config(model_config)

@@ -10,7 +10,7 @@ from ..models.outputs import ModelOutput
 from ..runtime import result_of
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
-from .cache import Cache
+from .cache import check_cache
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
 from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
@@ -46,6 +46,7 @@ class GenerationMixin:
 
     @generation_config.setter
     def generation_config(self, config: GenerationConfig) -> None:
+        _check_config(config)
         self._generation_config = config
 
     async def read_settings(self, repository: Any) -> None:
@@ -109,8 +110,8 @@ class GenerationMixin:
         for name in options:
             if name not in DEFAULTS and name not in UNSUPPORTED:
                 raise unknown_option(name)
-        if not isinstance(generation_config, GenerationConfig | None):
-            raise InputError(f"generation_config must be a GenerationConfig, not {generation_config!r:.60}.")
+        if generation_config is not None:
+            _check_config(generation_config)
         config = (generation_config or GenerationConfig()).complete(under=self.generation_config, **options)
         self._check_pad_token(config, options)
         ids, padding = _prompts(inputs, input_ids, attention_mask, (config.pad_token_id, config.eos_tokens))
@@ -177,12 +178,7 @@ class GenerationMixin:
             raise UnsupportedError("guidance_scale with beam search is not supported.")
         if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
             raise InputError("negative_prompt_ids would have no effect.", hint="Set guidance_scale.")
-        if not isinstance(past_key_values, Cache | None):
-            raise InputError(
-                f"past_key_values must be a cache, not {past_key_values!r:.60}.", hint="Begin with DynamicCache()."
-            )
-        if past_key_values is not None:
-            past_key_values.check()
+        check_cache(past_key_values)
         if past_key_values is not None and not config.use_cache:
             raise InputError("past_key_values needs use_cache=True.")
         self._check_positions(config.max_length)
@@ -303,6 +299,13 @@ def _prompts(
             hint='Use tokenizer(..., padding=True, padding_side="left").',
         )
     return ids, padding
+
+
+def _check_config(config: Any) -> None:
+    if not isinstance(config, GenerationConfig):
+        raise InputError(
+            f"generation_config must be a GenerationConfig, not {config!r:.60}.", hint="GenerationConfig(**options)."
+        )
 
 
 def _rows(name: str, values: Any) -> Ids:

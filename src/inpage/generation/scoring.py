@@ -1,7 +1,7 @@
 """How likely a model finds given texts."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import exp
 from typing import Any
@@ -17,9 +17,12 @@ _CHUNK = 64  # tokens at a time: bounds the logits in memory
 def token_log_probabilities(model: Any, input_ids: Any) -> list[float]:
     """Natural logarithm of the probability of each token after the first, given those before it.
 
-    input_ids: [L] or [1, L], at least two, all of the vocabulary. Raises InputError for others.
+    input_ids: [L] or [1, L], at least two, all of the vocabulary, or what a tokenizer returns. Raises InputError for
+    others.
     """
-    ids = Tensor.from_values(input_ids, "int32").tolist()
+    if not hasattr(model, "generate"):
+        raise InputError(f"{type(model).__name__} does not predict tokens.", hint="Use AutoModelForCausalLM.")
+    ids = Tensor.from_values(input_ids["input_ids"] if isinstance(input_ids, Mapping) else input_ids, "int32").tolist()
     if ids and isinstance(ids[0], list):
         if len(ids) != 1:
             raise InputError("Log-probabilities are those of one text.", hint="Score the texts one after the other.")

@@ -94,6 +94,8 @@ def test_options_of_the_call_win_over_the_config_and_that_over_the_model(model: 
         ({"stopping_criteria": [lambda ids, scores: None]}, InputError, "must return"),
         ({"generation_config": {"max_new_tokens": 3}}, InputError, "GenerationConfig"),
         ({"past_key_values": ()}, InputError, "cache"),
+        ({"streamer": TextStreamer(None), "do_sample": True, "num_return_sequences": 2}, InputError, "single sequence"),
+        ({"streamer": TextStreamer(None), "inputs": PROMPT * 2}, InputError, "single sequence"),
         ({"early_stopping": 1, "num_beams": 2}, InputError, "early_stopping"),
         ({"temperature": 0, "do_sample": True}, InputError, "do_sample=False"),
         ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "420 tokens"),
@@ -598,7 +600,7 @@ def test_streamers(model: Any, capsys: Any) -> None:
     queue = TextIteratorStreamer(tokenizer, timeout=1)
     model.generate(PROMPT, max_new_tokens=6, streamer=queue)
     assert "".join(queue) == whole
-    with pytest.raises(InputError, match="batch"):
+    with pytest.raises(InputError, match="single sequence"):
         model.generate(BATCH, streamer=TextStreamer(tokenizer))
 
 

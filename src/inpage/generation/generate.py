@@ -18,6 +18,7 @@ from .processors import default_processors
 from .scores import Ids
 from .session import Session, make_cache, unconditional
 from .stopping_criteria import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
+from .streamers import TextStreamer
 
 Steps = Generator[tuple[int, int], None, Any]
 _random = Random()
@@ -174,6 +175,10 @@ class GenerationMixin:
     ) -> None:
         if streamer is not None and config.num_beams > 1:
             raise UnsupportedError("Beam search cannot be streamed.", hint="Leave streamer or num_beams out.")
+        if isinstance(streamer, TextStreamer) and rows > 1:
+            raise InputError(
+                f"A text streamer takes a single sequence, not {rows} of them.", hint="Generate one at a time."
+            )
         if config.guidance_scale not in (None, 1) and config.num_beams > 1:
             raise UnsupportedError("guidance_scale with beam search is not supported.")
         if negative_prompt_ids is not None and config.guidance_scale in (None, 1):

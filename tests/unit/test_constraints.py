@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -201,6 +202,34 @@ def test_json_schemas(schema: Any, valid: list[Any], invalid: list[Any]) -> None
     assert [value for value in invalid if automaton.matches(json.dumps(value))] == []
 
 
+def test_numbers_within_bounds() -> None:
+    random = Random(1)
+
+    def bound() -> float:
+        return random.choice([0, 1, -1, 0.5, -0.25, random.randint(-30, 30), round(random.uniform(-3, 3), 2), 1e-7])
+
+    names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    for _ in range(300):
+        schema = {name: bound() for name in names if random.random() < 0.4}
+
+        def fits(value: float, schema: dict[str, float] = schema) -> bool:
+            return (
+                schema.get("minimum", value) <= value <= schema.get("maximum", value)
+                and value > schema.get("exclusiveMinimum", value - 1)
+                and value < schema.get("exclusiveMaximum", value + 1)
+            )
+
+        values = [*schema.values(), *(round(random.uniform(-4, 4), random.randint(0, 5)) for _ in range(40)), 25, -25]
+        try:
+            automaton = Automaton(json_schema_pattern({"type": "number", **schema}))
+        except InputError:
+            assert not any(map(fits, values)), schema
+            continue
+        for value in values:
+            text = format(Decimal(str(value or 0)), "f")
+            assert automaton.matches(text) == fits(value), (schema, text)
+
+
 @pytest.mark.parametrize("bounds", [{}, {"minimum": -12}, {"maximum": 7}, {"minimum": -12, "maximum": 7}], ids=str)
 def test_integers_have_one_zero(bounds: dict[str, int]) -> None:
     automaton = Automaton(json_schema_pattern({"type": "integer", **bounds}))
@@ -215,7 +244,9 @@ def test_integers_have_one_zero(bounds: dict[str, int]) -> None:
         ({"type": "text"}, InputError, "no type"),
         ({"enum": []}, InputError, "no value"),
         ({"type": "array", "uniqueItems": True}, UnsupportedError, "uniqueItems"),
-        ({"type": "number", "minimum": 1}, UnsupportedError, "minimum"),
+        ({"type": "number", "multipleOf": 0.5}, UnsupportedError, "multipleOf"),
+        ({"type": "number", "minimum": 1, "exclusiveMaximum": 1}, InputError, "No number"),
+        ({"type": "number", "minimum": 2e9}, InputError, "No number below"),
         ({"type": "string", "pattern": "."}, UnsupportedError, "escapes"),
         ({"$ref": "#/x"}, InputError, "nothing at"),
         ({"$ref": "other.json"}, UnsupportedError, "out of"),

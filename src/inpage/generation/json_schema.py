@@ -7,9 +7,10 @@ not name, and white space is at most one space after a comma or colon.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from itertools import combinations
 from math import ceil, floor, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import InputError, UnsupportedError
@@ -30,6 +31,9 @@ _FORMATS = {
         "1?[0-9]{1,2}", "1[0-9]{2}|[1-9]?[0-9]"
     ),
 }
+_MOST = 10**9  # numbers within bounds are smaller
+_DIGITS = 6  # of their fractions that are free
+_FREE = f"[0-9]{{0,{_DIGITS - 1}}}"
 _NESTING = 3  # of values that a schema says nothing about, and of schemas that contain themselves
 _SAID = {  # keywords without a say in what is valid
     "title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions", "$comment", "deprecated",
@@ -40,7 +44,7 @@ _KEYWORDS = {
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
-    "number": set[str](),
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
     "boolean": set[str](),
     "null": set[str](),
 }
@@ -196,7 +200,9 @@ class _Schemas:
             return _string(schema)
         if kind == "integer":
             return _integer(schema)
-        return {"number": _NUMBER, "boolean": "(?:true|false)", "null": "null"}[kind]
+        if kind == "number":
+            return _number(schema)
+        return {"boolean": "(?:true|false)", "null": "null"}[kind]
 
     def _object(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
         properties, names = schema.get("properties", {}), schema.get("required", [])
@@ -397,9 +403,7 @@ _PLAIN = r'[^"\\\x00-\x1f\x7f]'
 
 
 def _integer(schema: Mapping[str, Any]) -> str:
-    for name, bound in schema.items():
-        if name != "type" and (not isinstance(bound, int | float) or isinstance(bound, bool) or not isfinite(bound)):
-            raise InputError(f"{name} must be a number, not {bound!r:.60}.")
+    _check_bounds(schema)
     least = [ceil(schema["minimum"])] if "minimum" in schema else []
     least += [floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
     most = [floor(schema["maximum"])] if "maximum" in schema else []
@@ -436,6 +440,94 @@ def _number_range(low: int, high: int) -> list[str]:
     return found
 
 
+def _check_bounds(schema: Mapping[str, Any]) -> None:
+    for name, bound in schema.items():
+        if name != "type" and (not isinstance(bound, int | float) or isinstance(bound, bool) or not isfinite(bound)):
+            raise InputError(f"{name} must be a number, not {bound!r:.60}.")
+
+
+class _Bound(NamedTuple):
+    """An end of a range of numbers, which may be in it."""
+
+    value: Decimal
+    included: bool
+
+    @property
+    def whole(self) -> int:
+        return int(self.value)
+
+    @property
+    def digits(self) -> str:
+        """Those of the fraction."""
+        return format(self.value, "f").partition(".")[2].rstrip("0")
+
+
+def _number(schema: Mapping[str, Any]) -> str:
+    """Numbers; within bounds without an exponent and with few digits, so that rounding keeps to the bounds."""
+    _check_bounds(schema)
+    if set(schema) <= {"type"}:
+        return _NUMBER
+    low, high = _Bound(Decimal(1 - _MOST), True), _Bound(Decimal(_MOST - 1), True)
+    for name, included in (("minimum", True), ("exclusiveMinimum", False)):
+        if name in schema:
+            low = max(low, _Bound(Decimal(str(schema[name])), included), key=lambda end: (end.value, not end.included))
+    for name, included in (("maximum", True), ("exclusiveMaximum", False)):
+        if name in schema:
+            high = min(high, _Bound(Decimal(str(schema[name])), included), key=lambda end: (end.value, end.included))
+    zero = _Bound(Decimal(0), True)
+    parts: list[str] = []
+    if low.value < 0:
+        ends = _Bound(-high.value, high.included) if high.value < 0 else zero._replace(included=False)
+        parts += [f"-{part}" for part in _decimals(ends, _Bound(-low.value, low.included))]
+    if high.value >= 0:
+        parts += _decimals(low if low.value >= 0 else zero, high)
+    if not parts:
+        bounds = ", ".join(f"{name} {bound}" for name, bound in schema.items() if name != "type")
+        raise InputError(f"No number below {_MOST:,} has {bounds}.")
+    return _group(parts)
+
+
+def _decimals(low: _Bound, high: _Bound) -> list[str]:
+    """Patterns of the decimal numbers between two that are not negative."""
+    if low.value > high.value:
+        return []
+    if low.whole == high.whole:
+        return _with_fraction(str(low.whole), *_fractions(low, high, low.digits, high.digits))
+    between = [f"{part}(?:\\.{_FREE}[0-9])?" for part in _number_range(low.whole + 1, high.whole - 1)]
+    return [
+        *_with_fraction(str(low.whole), *_fractions(low, None, low.digits, "")),
+        *between,
+        *_with_fraction(str(high.whole), *_fractions(None, high, "", high.digits)),
+    ]
+
+
+def _with_fraction(whole: str, digits: list[str], nothing: bool) -> list[str]:
+    return ([f"{whole}\\.{_group(digits)}"] if digits else []) + ([whole] if nothing else [])
+
+
+def _fractions(low: _Bound | None, high: _Bound | None, f: str, g: str) -> tuple[list[str], bool]:
+    """Patterns of digits for fractions between 0.f and 0.g, and whether no digits do, too; None is no bound."""
+    above_zero = low is None or (not f and low.included)
+    nothing = above_zero and (high is None or bool(g) or high.included)
+    if low is not None and above_zero:
+        low = None
+    if low is None and high is None:
+        return [f"{_FREE}[0-9]"], nothing
+    if not f and not g:
+        if high is None:  # above nothing
+            return [f"0{{0,{_DIGITS - 1}}}[1-9]{_FREE}"], nothing
+        return ([f"0{{1,{_DIGITS}}}"] if low is None and high.included else []), nothing
+    first, last = int(f[:1] or 0) if low else 0, int(g[:1] or 0) if high else 9
+    found = [f"[{a}-{b}]{_FREE}" for a, b in [(first + bool(low), last - bool(high))] if a <= b]
+    ends = [(first, low, high if first == last else None), (last, low if first == last else None, high)]
+    for digit, under, over in dict.fromkeys(ends):
+        if under is not None or over is not None:
+            digits, ended = _fractions(under, over, f[1:], g[1:])
+            found += [f"{digit}{_group(digits)}"] if digits else []
+            found += [str(digit)] if ended else []
+    return found, nothing
+
+
 def _any_value(depth: int) -> str:
     """Any JSON value, nested so deep."""
     simple = [f'"{_CHARACTER}*"', _NUMBER, "true", "false", "null"]
@@ -453,7 +545,7 @@ def _any_value(depth: int) -> str:
 
 def _kind(schema: Mapping[str, Any]) -> str:
     """The type that a schema's keywords are about, where it does not name one."""
-    kinds = [kind for kind, words in _KEYWORDS.items() if words & set(schema)]
+    kinds = [kind for kind, words in _KEYWORDS.items() if words & set(schema) and kind != "integer"]
     if len(kinds) != 1:
         raise UnsupportedError(f"A schema without a type, with {', '.join(schema)}, is not supported.")
     return kinds[0]

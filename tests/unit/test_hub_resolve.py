@@ -86,6 +86,8 @@ def test_folders_on_disk(tmp_path: Path) -> None:
         "https://example.org/m?x=1",
         "https://example.org/a/../b",
         "https:///m",
+        "https://[::1/m",
+        "https://\u2100.org/m",
     ],
 )
 def test_other_names_raise(name: str, tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def test_constraints_with_beams_and_their_limits(model: Any, tokenizer: Any) -> 
     assert tokenizer.decode(found[0], skip_special_tokens=True).endswith(("yes", "no"))
     with pytest.raises(InputError, match="greater max_new_tokens"):
         model.generate(PROMPT, tokenizer=tokenizer, regex="a{9}", max_new_tokens=8)
+    with pytest.raises(InputError, match="regex must be a text"):
+        model.generate(PROMPT, tokenizer=tokenizer, regex=5)
     with pytest.raises(InputError, match="one of"):
         model.generate(PROMPT, tokenizer=tokenizer, regex="a", choices=["b"])
 
@@ -173,6 +175,23 @@ def test_integers_have_one_zero(bounds: dict[str, int]) -> None:
         ({"$ref": "other.json"}, UnsupportedError, "out of"),
         ({"$ref": "#"}, UnsupportedError, "contains itself"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, InputError, "No integer"),
+        ({"type": "integer", "minimum": "3"}, InputError, "minimum must be"),
+        ({"type": "integer", "maximum": float("inf")}, InputError, "maximum must be"),
+        ({"type": "string", "minLength": -1}, InputError, "minLength must be"),
+        ({"type": "string", "maxLength": "2"}, InputError, "maxLength must be"),
+        ({"type": "array", "minItems": 1.5}, InputError, "minItems must be"),
+        ({"type": "object", "minProperties": "a"}, InputError, "minProperties must be"),
+        ({"type": "object", "required": 5}, InputError, "required must be"),
+        ({"type": "object", "properties": []}, InputError, "properties must be"),
+        ({"type": "array", "prefixItems": 5}, InputError, "prefixItems must be"),
+        ({"type": [[1]]}, InputError, "type must be"),
+        ({"type": "string", "format": []}, InputError, "format must be"),
+        ({"type": "string", "pattern": 5}, InputError, "pattern must be"),
+        ({"enum": 5}, InputError, "enum must be"),
+        ({"const": {1, 2}}, InputError, "JSON"),
+        ({"anyOf": [True]}, InputError, "object"),
+        ({"allOf": [True]}, InputError, "object"),
+        ("[" * 100_000, InputError, "no JSON"),
     ],
     ids=str,
 )

@@ -6,7 +6,8 @@ not name, and white space is at most one space after a comma or colon.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 from ..errors import InputError, UnsupportedError
@@ -17,15 +18,15 @@ _INTEGER = r"(?:0|-?[1-9][0-9]{0,14})"  # no -0, which JavaScript keeps apart fr
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 _DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_PLAIN = r'[^"\\\x00-\x1f\x7f]'
 _FORMATS = {
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}T{_TIME}",
     "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     "email": r"[a-zA-Z0-9_+-]{1,32}(?:\.[a-zA-Z0-9_+-]{1,32}){0,3}@[a-z0-9]{1,32}(?:\.[a-z]{2,12}){1,3}",
-    "ipv4": r"(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})".replace(
-        "1?[0-9]{1,2}", "1[0-9]{2}|[1-9]?[0-9]"
-    ),
+    "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
 }
 _NESTING = 3  # of values that a schema says nothing about, and of schemas that contain themselves
 _SAID = {  # keywords without a say in what is valid
@@ -53,7 +54,7 @@ def json_schema_pattern(schema: Any) -> str:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"The JSON schema is no JSON: {error}.") from None
     return _Schemas(schema).pattern(schema, {})
 
@@ -73,6 +74,9 @@ class _Schemas:
         schema = {name: value for name, value in schema.items() if name not in _SAID}
         if not schema:
             return _any_value(_NESTING)
+        for name, value in schema.items():
+            if name in _VALUES and not _VALUES[name][1](value):
+                raise InputError(f"{name} must be {_VALUES[name][0]}, not {value!r:.60}.")
         if "$ref" in schema:
             return self._reference(schema, seen)
         if "const" in schema:
@@ -250,9 +254,6 @@ def _in_string(pattern: str) -> str:
     return whole
 
 
-_PLAIN = r'[^"\\\x00-\x1f\x7f]'
-
-
 def _integer(schema: Mapping[str, Any]) -> str:
     least = schema.get("minimum")
     most = schema.get("maximum")
@@ -328,10 +329,49 @@ def _allow(schema: Mapping[str, Any], known: set[str], what: str) -> None:
 
 
 def _literal(value: Any) -> str:
-    return re.escape(json.dumps(value, ensure_ascii=False))
+    try:
+        return re.escape(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"The JSON schema has the value {value!r:.60}, which is no JSON: {error}.") from None
 
 
 def _group(options: list[str]) -> str:
     if not options:
         raise InputError("A JSON schema allows no value: enum or anyOf is empty.")
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list(value: Any, of: Callable[[Any], bool] = lambda element: True) -> bool:
+    return isinstance(value, list | tuple) and all(map(of, value))
+
+
+# What the value of a keyword is, in words, and whether one is that.
+_VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), ("a list of objects", lambda value: _is_list(value, _is_object))),
+    **dict.fromkeys(("enum", "prefixItems"), ("a list", _is_list)),
+    **dict.fromkeys(("format", "pattern"), ("a text", _is_text)),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ("a number", _is_number)),
+    **dict.fromkeys(
+        ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"),
+        ("a whole number of at least 0", _is_count),
+    ),
+    "properties": ("an object", _is_object),
+    "required": ("a list of names", lambda value: _is_list(value, _is_text)),
+    "type": ("a name or a list of names", lambda value: _is_text(value) or _is_list(value, _is_text)),
+}

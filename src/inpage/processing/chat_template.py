@@ -164,7 +164,8 @@ def _compile(source: str) -> Any:
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         return environment.from_string(source)
-    except jinja2.exceptions.TemplateError as error:
+    except (jinja2.exceptions.TemplateError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        # The others come of the Python code that Jinja makes of it, and of constants that Jinja computes.
         raise ConfigError(f"The chat template is no valid template: {error}.") from error
 
 
@@ -249,7 +250,8 @@ def _cut_after(text: str, message: Mapping[str, Any]) -> str:
     """The text up to the end of a message's content, without what closes it."""
     content = message.get("content")
     if isinstance(content, list | tuple):
-        content = next((part.get("text") for part in reversed(content) if part.get("type", "text") == "text"), None)
+        parts = [part for part in content if isinstance(part, Mapping) and part.get("type", "text") == "text"]
+        content = parts[-1].get("text") if parts else None
     if not isinstance(content, str) or content.strip() not in text:
         raise InputError(
             "The last message does not stand in the rendered text as it is, so it cannot be continued.",

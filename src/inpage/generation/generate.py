@@ -10,6 +10,7 @@ from ..models.outputs import ModelOutput
 from ..runtime import result_of
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
+from .cache import Cache
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
 from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
@@ -75,8 +76,7 @@ class GenerationMixin:
 
         With return_dict_in_generate, a ModelOutput of `sequences`, `past_key_values` and, as asked for, `scores`,
         `logits`, `hidden_states` and `attentions` (a tuple over the layers for each step), `sequences_scores` and
-        `beam_indices`. Raises InputError and UnsupportedError for options that are
-        unknown, unfit or without effect.
+        `beam_indices`. Raises InputError and UnsupportedError for options that are unknown, unfit or without effect.
         """
         return result_of(self.generate_steps(inputs, generation_config, **options))
 
@@ -108,10 +108,14 @@ class GenerationMixin:
         for name in options:
             if name not in DEFAULTS and name not in UNSUPPORTED:
                 raise unknown_option(name)
+        if not isinstance(generation_config, GenerationConfig | None):
+            raise InputError(f"generation_config is a GenerationConfig, not {generation_config!r:.60}.")
+        if not isinstance(past_key_values, Cache | None):
+            raise InputError(f"past_key_values is a cache, not {past_key_values!r:.60}.", hint="Use a DynamicCache.")
+        if negative_prompt_ids is None and negative_prompt_attention_mask is not None:
+            raise InputError("negative_prompt_attention_mask would have no effect.", hint="Give negative_prompt_ids.")
         ids, padding = _prompts(inputs, input_ids, attention_mask, self._pad_tokens(generation_config, options))
         config = (generation_config or GenerationConfig()).complete(under=self.generation_config, **options)
-        if config.decoder_start_token_id is not None and not getattr(self.config, "is_encoder_decoder", False):
-            config.values["decoder_start_token_id"] = None
         model: Any = self
         config.set_lengths(len(ids[0]), model.max_positions)
         times = max(config.num_beams, config.num_return_sequences)
@@ -269,12 +273,10 @@ def _prompts(
     """Token ids as lists, and how many at the left of each are padding."""
     if isinstance(inputs, Mapping):
         attention_mask = inputs.get("attention_mask") if attention_mask is None else attention_mask
-        inputs = inputs["input_ids"]
+        inputs = inputs.get("input_ids")
     if (inputs is None) == (input_ids is None):
         raise InputError("generate() needs token ids, once: as inputs or as input_ids.")
-    ids = Tensor.from_values(input_ids if inputs is None else inputs, "int32").tolist()
-    if ids and not isinstance(ids[0], list):
-        ids = [ids]
+    ids = _rows("input_ids", input_ids if inputs is None else inputs)
     if not ids or not ids[0]:
         raise InputError("generate() needs at least one token.", hint="Begin with the model's bos_token_id.")
     if attention_mask is None:
@@ -282,8 +284,7 @@ def _prompts(
         # A padding token that also ends texts may be one that the caller wrote.
         mask = [[int(pad is None or pad in ends or token != pad) for token in row] for row in ids]
     else:
-        mask = Tensor.from_values(attention_mask, "int32").tolist()
-        mask = mask if isinstance(mask[0], list) else [mask]
+        mask = _rows("attention_mask", attention_mask)
     if [len(row) for row in mask] != [len(row) for row in ids]:
         raise InputError("attention_mask must have the shape of input_ids.")
     padding = [row.index(1) if 1 in row else len(row) for row in mask]
@@ -293,6 +294,15 @@ def _prompts(
             hint='Use tokenizer(..., padding=True, padding_side="left").',
         )
     return ids, padding
+
+
+def _rows(name: str, values: Any) -> Ids:
+    """Integers [B, L] as lists; [L] is a batch of one."""
+    tensor = Tensor.from_values(values, "int32")
+    if len(tensor.shape) not in (1, 2):
+        raise InputError(f"{name} must have one or two dimensions, found shape {list(tensor.shape)}.")
+    rows = tensor.tolist()
+    return rows if len(tensor.shape) == 2 else [rows]
 
 
 def _criteria(config: GenerationConfig, tokenizer: Any, custom: Iterable[Any]) -> StoppingCriteriaList:

@@ -12,6 +12,7 @@ from math import inf, isfinite, isnan
 from operator import add
 from typing import Any, NamedTuple
 
+from ..checks import check_count, check_number
 from ..errors import InputError
 from .scores import Candidates, Ids, Row, Rows, candidates, log_softmax
 
@@ -169,7 +170,7 @@ class RepetitionPenaltyLogitsProcessor(EditProcessor):
     """
 
     def __init__(self, penalty: float, prompt_ignore_length: int | Sequence[int] | None = None) -> None:
-        self.penalty = _positive("repetition_penalty", penalty)
+        self.penalty = check_number("repetition_penalty", penalty, above=0)
         self.ignored = prompt_ignore_length or 0
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -181,7 +182,7 @@ class EncoderRepetitionPenaltyLogitsProcessor(EditProcessor):
     """Makes tokens of the prompt more likely (`penalty` > 1) or less."""
 
     def __init__(self, penalty: float, encoder_input_ids: Ids) -> None:
-        self.penalty = 1 / _positive("encoder_repetition_penalty", penalty)
+        self.penalty = 1 / check_number("encoder_repetition_penalty", penalty, above=0)
         self.tokens = [set(ids) for ids in encoder_input_ids]
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -192,7 +193,8 @@ class NoRepeatNGramLogitsProcessor(EditProcessor):
     """Rules out tokens that would repeat a run of `ngram_size` tokens."""
 
     def __init__(self, ngram_size: int) -> None:
-        self.size = _count("no_repeat_ngram_size", ngram_size)
+        check_count("no_repeat_ngram_size", ngram_size)
+        self.size = ngram_size
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         return [_ruled_out(_followers(ids, self.size, ids))] if len(ids) + 1 >= self.size else []
@@ -202,7 +204,8 @@ class EncoderNoRepeatNGramLogitsProcessor(EditProcessor):
     """Rules out tokens that would repeat a run of `encoder_ngram_size` tokens of the prompt."""
 
     def __init__(self, encoder_ngram_size: int, encoder_input_ids: Ids) -> None:
-        self.size = _count("encoder_no_repeat_ngram_size", encoder_ngram_size)
+        check_count("encoder_no_repeat_ngram_size", encoder_ngram_size)
+        self.size = encoder_ngram_size
         self.prompts = encoder_input_ids
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -230,8 +233,7 @@ class SequenceBiasLogitsProcessor(EditProcessor):
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         for (*prefix, last), bias in self.biases.items():
-            if last >= size:
-                raise InputError(f"{self.option} has the token {last}; the model has {size} tokens.")
+            _check_vocabulary(self.option, [last], size)
             if len(prefix) <= len(ids) and ids[len(ids) - len(prefix) :] == prefix:
                 yield Edit([last], bias=bias)
 
@@ -264,6 +266,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
                     f"prefix_allowed_tokens_fn allows no token for sequence {index // self.num_beams}.",
                     hint="Return the end-of-sequence token where nothing else may follow.",
                 )
+            _check_vocabulary("prefix_allowed_tokens_fn", tokens, len(row))
             results.append(Candidates(tokens, [row[token] for token in tokens]).row(len(row)))
         return results
 
@@ -275,7 +278,7 @@ class ForcedBOSTokenLogitsProcessor(LogitsProcessor):
         self.token = bos_token_id
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
-        return _forced([self.token], scores) if len(input_ids[0]) == 1 else scores
+        return _forced("forced_bos_token_id", [self.token], scores) if len(input_ids[0]) == 1 else scores
 
 
 class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
@@ -286,7 +289,8 @@ class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
         self.tokens = token_list(eos_token_id)
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
-        return _forced(self.tokens, scores) if len(input_ids[0]) == self.max_length - 1 else scores
+        is_last = len(input_ids[0]) == self.max_length - 1
+        return _forced("forced_eos_token_id", self.tokens, scores) if is_last else scores
 
 
 class MinLengthLogitsProcessor(EditProcessor):
@@ -320,10 +324,12 @@ class ExponentialDecayLengthPenalty(EditProcessor):
         input_ids_seq_length: int,
     ) -> None:
         try:
-            start, self.factor = exponential_decay_length_penalty
-        except (TypeError, ValueError):
+            start, self.factor = (
+                check_number("exponential_decay_length_penalty", value) for value in exponential_decay_length_penalty
+            )
+        except (TypeError, ValueError):  # InputError is one
             raise InputError(
-                "exponential_decay_length_penalty must be a pair (start, factor), not "
+                "exponential_decay_length_penalty must be a pair of numbers (start, factor), not "
                 f"{exponential_decay_length_penalty!r:.60}."
             ) from None
         self.start = start + input_ids_seq_length
@@ -415,8 +421,15 @@ def _ruled_out(tokens: Iterable[int]) -> Edit:
     return Edit(list(tokens), bias=-inf)
 
 
-def _forced(tokens: list[int], scores: Rows) -> Rows:
+def _forced(option: str, tokens: list[int], scores: Rows) -> Rows:
+    _check_vocabulary(option, tokens, len(scores[0]))
     return [Candidates(tokens, [0.0] * len(tokens)).row(len(row)) for row in scores]
+
+
+def _check_vocabulary(option: str, tokens: Iterable[int], size: int) -> None:
+    for token in tokens:
+        if not 0 <= token < size:
+            raise InputError(f"{option} has the token {token}; the model has {size} tokens.")
 
 
 def _token_ids(option: str, tokens: Any) -> list[int]:
@@ -424,15 +437,3 @@ def _token_ids(option: str, tokens: Any) -> list[int]:
     if not found or any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in found):
         raise InputError(f"{option} must have lists of token ids, not {tokens!r:.100}.")
     return found
-
-
-def _positive(option: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise InputError(f"{option} must be a number above 0, not {value!r}.")
-    return float(value)
-
-
-def _count(option: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{option} must be a whole number of at least 1, not {value!r}.")
-    return value

@@ -42,7 +42,9 @@ class Options:
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, optional=True)
-        check_flags(**{field.name: getattr(self, field.name) for field in fields(self) if field.type is bool})
+        for kind, optional in ((bool, False), (bool | None, True)):
+            flags = {field.name: getattr(self, field.name) for field in fields(self) if field.type == kind}
+            check_flags(optional=optional, **flags)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,8 @@ class _OwnOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.prefix, str):
+            raise InputError(f"prefix must be a text, not {self.prefix!r:.60}.")
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
         if GenerationConfig(**self.generation()).return_dict_in_generate:
             raise InputError("A pipeline gives texts, no outputs of steps.", hint="Call model.generate().")

@@ -15,7 +15,7 @@ from ..tensor import Tensor
 from .attention import attention_function
 from .configuration import PreTrainedConfig
 from .modeling import PreTrainedModel
-from .outputs import ModelOutput
+from .outputs import ModelOutput, with_head
 from .rope import RotaryEmbedding
 
 
@@ -47,7 +47,6 @@ class Pass:
     ) -> None:
         self.tables: dict[str, Tensor] = {}
         self._function = attention_function("eager" if output_attentions else implementation)
-        self._maps = output_attentions
         self._mask = mask
         self._cache = cache
         self._rows = rows
@@ -337,12 +336,7 @@ class CausalLanguageModel(GenerationMixin, DecoderHead):
             x = ops.slice(x, 1, length - logits_to_keep, length)
         logits = self.predict(x)
         loss = None if labels is None else ops.cross_entropy(logits, labels)
-        return ModelOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.get("hidden_states"),
-            attentions=outputs.get("attentions"),
-        )
+        return with_head(outputs, loss, logits=logits)
 
     def prepare_inputs(
         self,

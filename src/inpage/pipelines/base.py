@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..checks import check_choice, check_count, check_flags, check_text
 from ..errors import DisposedError, InputError, UnsupportedError
-from ..runtime import Awaitable
+from ..runtime import Awaitable, result_of
 from ..tensor import Tensor, from_bytes
 
 WINDOW = 256  # items encoded at a time: bounds what tokens of a long list take, and the time between two steps
@@ -117,12 +117,7 @@ class Pipeline(ABC, Awaitable):
         """Results for `inputs`: see the class."""
         if inputs and isinstance(inputs[0], Iterator):
             return self._stream(*inputs, **options)
-        steps = self.steps(*inputs, **options)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return stop.value
+        return result_of(self.steps(*inputs, **options))
 
     def steps(self, *inputs: Any, **options: Any) -> Generator[tuple[int, int], None, Any]:
         """The call in steps: yields (items done, items in all) after every batch and returns the results.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inpage import AutoConfig, AutoModel, AutoTokenizer, ops, pipeline
+from inpage import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, ops, pipeline
 from inpage.errors import (
     ConfigError,
     CorruptFileError,
@@ -140,6 +140,34 @@ def test_wrong_configuration_files(changes: dict[str, Any], tmp_path: Path) -> N
             load(name)
     with pytest.raises(ConfigError, match=list(changes)[-1]):
         pipeline(None, name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": "linear"},
+        {"rope_scaling": {"rope_type": "linear", "factor": 0}},
+        {"rope_scaling": {"rope_type": ["linear"]}},
+        {"head_dim": "8"},
+        {"num_key_value_heads": {"a": 1}},
+        {"layer_types": {}},
+    ],
+    ids=str,
+)
+def test_configurations_of_which_no_model_can_be_built(changes: dict[str, Any], tmp_path: Path) -> None:
+    decoder = ENCODERS.parent / "decoders" / "llama"
+    config = json.loads((decoder / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(decoder / "model.safetensors", tmp_path)
+    with pytest.raises(ConfigError, match=r"config.json of .* is no LlamaForCausalLM's"):
+        AutoModelForCausalLM.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", [{"model_type": []}, {"model_type": "x", "architectures": 3}, {"auto_map": 3}])
+def test_wrong_configurations_of_a_part(text: dict[str, Any], tmp_path: Path) -> None:
+    name = repository(tmp_path, model_type="new", architectures=[], text_config=text)
+    with pytest.raises(ConfigError, match=f"text_config.{list(text)[-1]} must be"):
+        AutoModelForCausalLM.from_pretrained(name)
 
 
 def test_roberta_needs_a_padding_token() -> None:

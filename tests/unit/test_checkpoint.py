@@ -460,6 +460,9 @@ def test_layouts() -> None:
         ("b", 0, (1, 3), (2, 0)),
     ]
     assert [(p.tensor, p.offset, p.shape, p.origin) for p in second.pieces] == [("b", 3, (3, 3), (0, 0))]
+    for operation in (Transpose(), Concatenate(1), Split(1)):
+        with pytest.raises(CheckpointError, match="too few dimensions"):
+            WeightConverter(("a",), ("b",), (operation,)).convert([whole("a", (3,))], [(3, 1)])
     (turned,) = Transpose()([a], [(3, 2)])
     assert turned == Layout((3, 2), (a.pieces[0]._replace(shape=(3, 2), strides=(1, 3)),))
 

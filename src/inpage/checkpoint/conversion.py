@@ -125,8 +125,15 @@ class WeightConverter(NamedTuple):
 
     def convert(self, layouts: list[Layout], targets: list[tuple[int, ...]]) -> list[Layout]:
         """Layouts of the parameters from those of the tensors, each in order. Raises CheckpointError."""
-        for operation in self.operations:
-            layouts = operation(layouts, targets)
+        try:
+            for operation in self.operations:
+                layouts = operation(layouts, targets)
+        except IndexError:
+            shapes = [list(layout.shape) for layout in layouts]
+            raise CheckpointError(
+                f"Tensors of shapes {shapes} have too few dimensions to become {', '.join(self.targets)}.",
+                hint="The checkpoint does not fit its config.json.",
+            ) from None
         return layouts
 
 

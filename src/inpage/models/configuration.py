@@ -187,16 +187,21 @@ async def read_config(repository: "Repository") -> dict[str, Any]:
     values = await repository.json("config.json")
     if not isinstance(values, dict):
         raise ConfigError(f"config.json of {repository.name} is not a JSON object.", hint="Check the repository.")
+    _check_kinds(values, repository.name)
+    _check_kinds(values.get("text_config") or {}, repository.name, "text_config.")
+    return values
+
+
+def _check_kinds(values: dict[str, Any], name: str, prefix: str = "") -> None:
     for key, (kind, expected) in _KINDS.items():
         value = values.get(key)
         names = value if isinstance(value, list) else []
         if value is not None and not (isinstance(value, kind) and all(isinstance(name, str) for name in names)):
             raise ConfigError(
-                f"config.json of {repository.name}: {key} must be {expected}, found {str(value)[:100]!r}.",
+                f"config.json of {name}: {prefix}{key} must be {expected}, found {str(value)[:100]!r}.",
                 hint="Check the repository.",
                 key=key,
             )
-    return values
 
 
 def remote_code_error(reason: str) -> RemoteCodeError:

@@ -39,6 +39,7 @@ class RotaryEmbedding:
         )
         self.dynamic = self.kind in ("dynamic", "longrope")
         self.scale = self._scale()
+        self.frequencies()  # what cannot be raises here, before weights are fetched
 
     def frequencies(self, length: int = 0) -> list[float]:
         """Radians a position, [dim / 2], where `length` positions are in use."""

@@ -5,11 +5,10 @@ the file; the loader copies by the result.
 """
 
 import re
-from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple, Protocol
 
 from ..errors import CheckpointError
+from ..tensor import row_major
 
 
 class Piece(NamedTuple):
@@ -32,11 +31,6 @@ class Layout(NamedTuple):
 def whole(tensor: str, shape: tuple[int, ...]) -> Layout:
     """The layout of a tensor as it is."""
     return Layout(shape, (Piece(tensor, 0, shape, row_major(shape), (0,) * len(shape)),))
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a dense array."""
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 class Operation(Protocol):

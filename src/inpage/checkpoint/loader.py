@@ -17,9 +17,9 @@ from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, PANEL
 from ..program import Part, run_once
 from ..runtime import gather
-from ..tensor import Tensor
+from ..tensor import Tensor, row_major
 from .bundles import BundleLoader, Place
-from .conversion import row_major, whole
+from .conversion import whole
 from .files import CheckpointFile
 from .initialize import DEFAULT_STD, initialize, owners
 from .keep import Keeper, Kept
@@ -250,10 +250,8 @@ class _Loader:
                     yield [name], partial(self._emit_whole, tasks[0].parameter, info)
 
     def _emit_copy(self, task: Task, info: TensorInfo, at: Place) -> None:
-        sizes = {"d0": 1, "d1": 1, "d2": 1, "d3": info.nbytes // 4}
-        strides = {f"{letter}{i}": 1 for letter in "xy" for i in range(4)}
         y = _at(task.parameter.storage, 4 * _destination(task)[0])
-        ops.emit("copy", y=y, x=at(info.start), **sizes, **strides)
+        ops.copy_into(y, at(info.start), (info.nbytes // 4,), (1,), (1,))
 
     def _emit_whole(self, parameter: Parameter, info: TensorInfo, at: Place) -> None:
         _emit_block(parameter, info, at(info.start), 0, info.nbytes)
@@ -308,9 +306,8 @@ class _Loader:
             return
         target = parameter.storage if assembly is None else assembly.block(self.executor)
         offset, strides = _destination(task)
-        sizes, xs, ys = (_padded(values) for values in (piece.shape, piece.strides, strides))
-        numbers = {f"{letter}{i}": v[i] for letter, v in (("d", sizes), ("x", xs), ("y", ys)) for i in range(4)}
-        self._run("copy", y=_at(target, 4 * offset), x=_at(plain, 4 * piece.offset), **numbers)
+        y, x = _at(target, 4 * offset), _at(plain, 4 * piece.offset)
+        run_once(lambda: ops.copy_into(y, x, piece.shape, strides, piece.strides), self.executor)
         if assembly is not None:
             assembly.left -= 1
             if not assembly.left:
@@ -465,8 +462,3 @@ def _destination(task: Task) -> tuple[int, tuple[int, ...]]:
     """Offset and strides of a piece in its row-major parameter, in elements."""
     strides = row_major(task.parameter.shape)
     return sum(o * s for o, s in zip(task.piece.origin, strides, strict=True)), strides
-
-
-def _padded(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Four dimensions; leading ones are 1, whatever their stride."""
-    return (1,) * (4 - len(values)) + values

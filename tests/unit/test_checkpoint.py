@@ -18,7 +18,7 @@ from inpage.checkpoint import (
     check_dtype,
     load_weights,
 )
-from inpage.checkpoint import loader as loader_module
+from inpage.checkpoint import transfer as transfer_module
 from inpage.checkpoint.conversion import Layout, whole
 from inpage.checkpoint.files import FIRST_READ, INDEX, SINGLE, read_headers
 from inpage.errors import (
@@ -193,7 +193,7 @@ def test_chunks_of_any_size(executor: Executor, chunk: int) -> None:
 @pytest.mark.parametrize("block", [1, 200, 1 << 22])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_dtypes_in_blocks(executor: Executor, dtype: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "BLOCK_BYTES", block)
+    monkeypatch.setattr(transfer_module, "BLOCK_BYTES", block)
     values = tensors()
     stored = {k: bfloat16(v) if dtype == "bfloat16" else v.astype(dtype) for k, v in values.items()}
     expected = {
@@ -227,7 +227,7 @@ def test_staging_is_bounded(executor: Executor) -> None:
     model = Wide(PreTrainedConfig())
     values = RNG.normal(size=(8192, 1024)).astype(np.float32)
     load_files(model, executor, {"linear.weight": values})
-    assert executor.peak_bytes < values.nbytes + loader_module.BLOCK_BYTES + (1 << 20)
+    assert executor.peak_bytes < values.nbytes + transfer_module.BLOCK_BYTES + (1 << 20)
     check_values(model, {"linear.weight": values})
     free(model)
 

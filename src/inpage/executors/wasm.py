@@ -141,7 +141,8 @@ def kernels(variant: str) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(
-            f"The kernels {variant}.wasm are not there.", hint="In a source tree run `python build_wheels.py` first."
+            f"The kernels {variant}.wasm are not there.",
+            hint="In a source tree run `python build_wheels.py kernels` first.",
         ) from None
 
 

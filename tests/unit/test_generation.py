@@ -95,6 +95,7 @@ def test_options_of_the_call_win_over_the_config_and_that_over_the_model(model: 
         ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "token 420"),
         ({"exponential_decay_length_penalty": ("1", 2)}, InputError, "pair"),
         ({"past_key_values": 5}, InputError, "cache"),
+        ({"suppress_tokens": 0.5}, InputError, "suppress_tokens"),
         ({"generation_config": 5}, InputError, "generation_config"),
         ({"streamer": object(), "num_beams": 2}, UnsupportedError, "streamed"),
     ],

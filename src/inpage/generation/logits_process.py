@@ -433,7 +433,7 @@ def _check_vocabulary(option: str, tokens: Iterable[int], size: int) -> None:
 
 
 def _token_ids(option: str, tokens: Any) -> list[int]:
-    found = [tokens] if isinstance(tokens, int) else list(tokens)
+    found = [tokens] if isinstance(tokens, int) else list(tokens) if isinstance(tokens, Iterable) else []
     if not found or any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in found):
         raise InputError(f"{option} must have lists of token ids, not {tokens!r:.100}.")
     return found

@@ -41,8 +41,9 @@ def test_wrong_templates_raise(template: str) -> None:
         locate("org/name", "main", "")
 
 
-def test_hub_must_be_http() -> None:
-    env.remote_host = "file:///etc/"
+@pytest.mark.parametrize("host", ["file:///etc/", "http://[", "huggingface.co"])
+def test_hub_must_be_http(host: str) -> None:
+    env.remote_host = host
     with pytest.raises(ConfigError):
         locate("org/name", "main", "")
 

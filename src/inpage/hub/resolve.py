@@ -98,10 +98,12 @@ def page_url() -> str:
 
 
 def _remote_host() -> str:
-    host = env.remote_host
-    if IN_BROWSER:
-        host = urljoin(page_url(), host)
-    if urlsplit(host).scheme not in ("http", "https"):
+    try:
+        host = urljoin(page_url(), env.remote_host) if IN_BROWSER else env.remote_host
+        scheme = urlsplit(host).scheme
+    except ValueError:
+        host = scheme = ""
+    if scheme not in ("http", "https"):
         raise ConfigError(f"env.remote_host is {env.remote_host!r}; expected an http(s) URL.")
     return host.rstrip("/") + "/"
 

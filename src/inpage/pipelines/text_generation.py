@@ -9,7 +9,7 @@ from ..errors import InputError, UnsupportedError
 from ..generation.configuration import DEFAULTS, GenerationConfig
 from ..generation.session import make_cache
 from ..generation.streamers import BaseStreamer, IncrementalDecoder
-from .base import Options, Pipeline, Row
+from .base import Options, Pipeline
 
 _FREE = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}  # where neither call nor model says
 _NO_CONFIG = (
@@ -362,14 +362,3 @@ class TextGenerationPipeline(Pipeline):
         while pad is not None and new and new[-1] == pad:
             new = new[:-1]
         return new
-
-    # The base class's way of computing is not for generation.
-
-    def forward(self, **inputs: Any) -> Any:
-        return self.model.forward(**inputs)
-
-    def compute(self, rows: list[Row], options: Any) -> Sequence[Any]:
-        raise NotImplementedError
-
-    def decode(self, item: Any, rows: list[Row], outputs: list[Any], options: Any) -> Any:
-        raise NotImplementedError

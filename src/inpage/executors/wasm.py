@@ -238,7 +238,7 @@ class WasmExecutor(Executor):
         return self._run(address, registers, begin, end)
 
     def _finish(self, words: "array[int]") -> "array[int]":
-        return words + cut(words, self.threads) if self.threads > 1 else words
+        return cut(words, self.threads) if self.threads > 1 else super()._finish(words)
 
 
 _DTYPES = {

@@ -218,6 +218,7 @@ class Session:
                 place += 1
         for (start, stop), tensor in zip(program.places[1:], more.values(), strict=True):
             program.staged[start:stop] = tensor.data
+        program.blocks = cache.program_blocks
         results = self._executor.run_staged(program)
         cache.add(length)
         return results

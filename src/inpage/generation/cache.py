@@ -292,7 +292,8 @@ class Cache:
         """Put in what programs refer to, in a run that adds `length` tokens; False unless no block need move for them.
 
         A program that was recorded with the present `program_key` can run with these and `program_blocks`, and `add`
-        counts the tokens after it. This is `extended` without a look at what has not changed; False, too, while tokens are hidden.
+        counts the tokens after it. This is `extended` without a look at what has not changed; False, too, while tokens
+        are hidden.
         """
         if self._mask is not None:
             return False

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -503,6 +504,33 @@ def test_pieces_make_up_the_text(tokenizer: Any, text: str) -> None:
     assert "".join(pieces) == tokenizer.decode(ids)
     assert not any("\ufffd" in piece for piece in pieces)
     assert sum(map(bool, pieces)) > 3
+
+
+PARTS = [
+    "Hello", " world", "  ", "\n\n", " '", "n't", ".", "—", "ß", "e\u0301", "你好", "한글", "\u202eא", "𝔘", "🦙",
+    "👩\u200d🔬", "\ufffd",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "llama", "t5"])  # bytes, bytes, bytes of what is rare, pieces
+@pytest.mark.parametrize("skip_special_tokens", [False, True])
+def test_pieces_make_up_any_text(name: str, skip_special_tokens: bool) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(str(GOLDEN.parent / "tokenizers" / name))
+    random = Random(1)
+    texts = ["".join(random.choices(PARTS, k=random.randint(1, 30))) for _ in range(60)]
+    samples = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
+    if name != "llama":  # whose decoder takes back what it has made of bytes, where more follow that are no text
+        samples += [random.choices(range(len(tokenizer)), k=random.randint(1, 60)) for _ in range(60)]
+    for ids in samples:
+        decoder = IncrementalDecoder(tokenizer, skip_special_tokens=skip_special_tokens)
+        given = ""
+        rest = list(ids)
+        while rest:
+            size = random.randint(1, 3)
+            given += decoder.put(rest[:size])
+            del rest[:size]
+        given += decoder.end()
+        assert given == tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
 def test_no_part_of_a_stop_string_is_given(tokenizer: Any) -> None:

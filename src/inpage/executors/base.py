@@ -14,7 +14,7 @@ from ..optable import BY_NUMBER
 from ..program import Program
 from .memory import Allocator
 
-PAUSE = 0.05  # seconds, about, between two pauses of a run in steps: an abort waits for them
+PAUSE = 0.02  # seconds, about, between two pauses of a run in steps: an abort waits for them
 PIECE = 0.01  # seconds of instructions that are run at once in between, or less
 
 

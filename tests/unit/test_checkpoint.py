@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from inpage.checkpoint import (
     WeightRenaming,
     check_dtype,
     load_weights,
+    stream,
 )
 from inpage.checkpoint import transfer as transfer_module
 from inpage.checkpoint.conversion import Layout, whole
@@ -30,6 +33,7 @@ from inpage.errors import (
 )
 from inpage.executors import acquire
 from inpage.executors.base import Executor
+from inpage.hub.chunk import Chunk
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.modeling import PreTrainedModel
 from inpage.runtime import finish
@@ -589,3 +593,28 @@ def test_a_name_that_needs_no_conversion(executor: Executor) -> None:
     assert load_files(model, executor, stored) == LoadingInfo()
     check_values(model, stored)
     free(model)
+
+
+def test_reading_pauses_after_each_slice_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Source:
+        async def size(self, filename: str) -> int:
+            return 12
+
+        @asynccontextmanager
+        async def stream(self, *_: Any) -> AsyncIterator[Any]:
+            async def chunks() -> AsyncIterator[Chunk]:
+                for _ in range(6):
+                    yield Chunk.from_bytes(b"ab")
+
+            yield chunks()
+
+    done: list[str] = []
+
+    async def pause() -> None:
+        done.append("pause")
+
+    monkeypatch.setattr(stream, "TURN", 0)
+    monkeypatch.setattr(stream, "pause", pause)
+    source: Any = Source()
+    finish(stream.stream_into(source, "f", [stream.Region(0, 12, lambda chunk: done.append("work"))]))
+    assert done == ["pause", "work"] * 6

@@ -385,7 +385,8 @@ def connect(post: Any) -> Callable[[Any], None]:
 
     def receive(message: Any) -> None:
         # The first step at once: an abort need not queue behind the work that it ends.
-        task = asyncio.Task(server.handle(message.to_py()), loop=asyncio.get_running_loop(), eager_start=True)
+        begun: Any = {"loop": asyncio.get_running_loop(), "eager_start": True}
+        task = asyncio.Task(server.handle(message.to_py()), **begun)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

@@ -139,6 +139,19 @@ class FaultyHandler(Handler):
         target = self.server.other_host + "ok" + self.path
         self.begin(302, {"Location": target, "Content-Length": "0", **kept})
 
+    def fault_redirect_nowhere(self, with_body: bool) -> None:
+        self.begin(302, {"Location": "http://[", "Content-Length": "0"})
+
+    def fault_odd_length(self, with_body: bool) -> None:
+        """The length is no number."""
+        found = self.site.find(self.path)
+        assert found is not None
+        self.begin(200, {"Content-Length": "many", "X-Linked-Size": "\xb2", "Connection": "close"})
+        self.close_connection = True
+        if with_body:
+            with open(found[0], "rb") as file:
+                self.wfile.write(file.read())
+
     def describe(self, path: str, is_model: bool) -> dict[str, str]:
         headers = super().describe(path, is_model)
         if self.fault == "wrong-length":

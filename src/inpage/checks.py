@@ -1,6 +1,7 @@
 """What arguments must be; each function raises InputError that names the argument and what it found."""
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 from .errors import InputError
@@ -19,6 +20,33 @@ def check_count(name: str, value: Any, *, optional: bool = False) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         allowed = " or None" if optional else ""
         raise InputError(f"{name} must be a whole number of at least 1{allowed}, not {value!r}.")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    hint: str = "",
+) -> float:
+    """`value` as a float. Raises InputError unless it is a finite number within the bounds."""
+    fits = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and isfinite(value)
+        and (above is None or value > above)
+        and (least is None or value >= least)
+        and (below is None or value < below)
+        and (most is None or value <= most)
+    )
+    if fits:
+        return float(value)
+    bounds = {"above": above, "at least": least, "below": below, "at most": most}
+    wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None)
+    raise InputError(f"{name} must be a number {wanted}, not {value!r}.".replace("  ", " "), hint=hint)
 
 
 def check_flags(*, optional: bool = False, **flags: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from .errors import InputError, UnsupportedError
 from .optable import ACTIVATIONS, BINARY, CACHE_DTYPES, LAYOUTS, POOLING, QUANTIZED, activation_nbytes, cache_head_words
 from .program import Part, Register, recorder
-from .tensor import Tensor
+from .tensor import Tensor, row_major
 
 # Names of transformers' ACT2FN whose function is one of ours.
 _ACTIVATION_NAMES = {name: name for name in ACTIVATIONS} | {
@@ -90,6 +90,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Te
     x, residual [..., N], weight, bias [N] -> [..., N].
     """
     dim = x.shape[-1]
+    _expect("layer_norm", "x", x, x.shape)
     _expect("layer_norm", "weight", weight, (dim,))
     _expect("layer_norm", "bias", bias, (dim,))
     if residual is not None:
@@ -146,6 +147,7 @@ def rope(x: Tensor, tables: Tensor, heads: int, *, interleaved: bool = False) ->
 
 def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """activation(gate) * up, elementwise: [..., N] twice -> [..., N]."""
+    _expect("gated", "gate", gate, gate.shape)
     _expect("gated", "up", up, gate.shape)
     columns = gate.shape[-1]
     y = _new(gate.shape)
@@ -159,6 +161,7 @@ def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 def gated_halves(x: Tensor, activation: str) -> Tensor:
     """activation(first half) * second half of the last dimension: [..., 2 N] -> [..., N]."""
     columns = x.shape[-1] // 2
+    _expect("gated_halves", "x", x, (*x.shape[:-1], 2 * columns))
     y = _new((*x.shape[:-1], columns))
     emit(
         "gated", y=y, gate=x, up=_at(x, columns), rows=x.size // (2 * columns), columns=columns,
@@ -318,6 +321,7 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Matrix product over equal leading dimensions: [..., M, K] x [..., K, N] -> [..., M, N]."""
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
+    _expect("matmul", "a", a, a.shape)
     _expect("matmul", "b", b, (*a.shape[:-2], inner, columns))
     batch = prod(a.shape[:-2])
     y = _new((*a.shape[:-1], columns))
@@ -347,8 +351,8 @@ def log_softmax(x: Tensor) -> Tensor:
 
 def activation(x: Tensor, name: str) -> Tensor:
     """An activation by its name in transformers, elementwise: [...] -> [...]."""
-    y = _new(x.shape)
     _expect("activation", "x", x, x.shape)
+    y = _new(x.shape)
     emit("activation", y=y, x=x, count=x.size, activation=_activation(name))
     return y
 
@@ -382,9 +386,9 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Dimensions of x (at most 4) in the order `axes`, any dtype."""
     if sorted(axes) != list(range(len(x.shape))) or len(x.shape) > MAX_DIMS:
         raise InputError(f"transpose() cannot order the dimensions of {list(x.shape)} as {list(axes)}.")
-    strides = _strides(x.shape)
+    strides = row_major(x.shape)
     y = _new(tuple(x.shape[a] for a in axes), x.dtype)
-    _copy(y, x, y.shape, _strides(y.shape), tuple(strides[a] for a in axes))
+    copy_into(y, x, y.shape, row_major(y.shape), tuple(strides[a] for a in axes))
     return y
 
 
@@ -404,7 +408,7 @@ def slice(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
     y = _new((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), x.dtype)
     outer, inner = prod(x.shape[:dim]), prod(x.shape[dim + 1 :])
     block = (stop - start) * inner
-    _copy(y, _at(x, start * inner), (outer, block), (block, 1), (x.shape[dim] * inner, 1))
+    copy_into(y, _at(x, start * inner), (outer, block), (block, 1), (x.shape[dim] * inner, 1))
     return y
 
 
@@ -425,7 +429,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     outer, inner, offset = prod(first.shape[:dim]), prod(first.shape[dim + 1 :]), 0
     for tensor in tensors:
         block = tensor.shape[dim] * inner
-        _copy(_at(y, offset), tensor, (outer, block), (total * inner, 1), (block, 1))
+        copy_into(_at(y, offset), tensor, (outer, block), (total * inner, 1), (block, 1))
         offset += block
     return y
 
@@ -442,8 +446,11 @@ def gather(x: Tensor, index: Tensor, rows: int | Register, words: int) -> Tensor
 
 
 def copy_into(y: Tensor, x: Tensor, dims: Sequence[int], y_strides: Sequence[int], x_strides: Sequence[int]) -> None:
-    """Write elements of x, by strides, to places in y, by strides; any dtype."""
-    _copy(y, x, dims, y_strides, x_strides)
+    """Write elements of x, by strides, to places in y, by strides, in at most 4 dimensions; any dtype."""
+    missing = MAX_DIMS - len(dims)
+    padded = {"d": (*[1] * missing, *dims), "y": (*[0] * missing, *y_strides), "x": (*[0] * missing, *x_strides)}
+    numbers = {f"{letter}{i}": value for letter, values in padded.items() for i, value in enumerate(values)}
+    emit("copy", y=y, x=x, **numbers)
 
 
 def pool(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
@@ -451,6 +458,7 @@ def pool(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     batch, length, dim = x.shape
     if pooling not in POOLING:
         raise UnsupportedError(f"Unknown pooling {pooling!r}.", hint=f"Use one of {', '.join(POOLING)}.")
+    _expect("pool", "x", x, x.shape)
     if mask is not None:
         _expect("pool", "mask", mask, (batch, length), "int32")
     y = _new((batch, dim))
@@ -460,6 +468,7 @@ def pool(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
 
 def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
     """x / max(|x|, eps) by the Euclidean norm over the last dimension: [..., N] -> [..., N]."""
+    _expect("normalize", "x", x, x.shape)
     y = _new(x.shape)
     emit("normalize", y=y, x=x, rows=x.size // x.shape[-1], dim=x.shape[-1], eps=eps)
     return y
@@ -479,6 +488,7 @@ def position_ids(ids: Tensor, padding_id: int) -> Tensor:
 
 def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
     """Mean of -log softmax(logits)[label] over labels other than ignore_index: [..., C], int32 [...] -> []."""
+    _expect("cross_entropy", "logits", logits, logits.shape)
     _expect("cross_entropy", "labels", labels, logits.shape[:-1], "int32")
     classes = logits.shape[-1]
     loss = _new(())
@@ -491,6 +501,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> T
 
 def mse_loss(x: Tensor, target: Tensor) -> Tensor:
     """Mean of (x - target)^2 -> []."""
+    _expect("mse_loss", "x", x, x.shape)
     _expect("mse_loss", "target", target, x.shape)
     loss = _new(())
     emit("mse_loss", loss=loss, x=x, target=target, count=x.size)
@@ -499,6 +510,7 @@ def mse_loss(x: Tensor, target: Tensor) -> Tensor:
 
 def bce_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Mean binary cross entropy of sigmoid(logits) against target -> []."""
+    _expect("bce_loss", "logits", logits, logits.shape)
     _expect("bce_loss", "target", target, logits.shape)
     loss = _new(())
     emit("bce_loss", loss=loss, logits=logits, target=target, count=logits.size)
@@ -508,6 +520,7 @@ def bce_loss(logits: Tensor, target: Tensor) -> Tensor:
 def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of the last dimension, descending, and their int32 indices: [..., N] -> [..., k] twice."""
     columns = x.shape[-1]
+    _expect("topk", "x", x, x.shape)
     if not 0 < k <= columns:
         raise InputError(f"topk() needs 1 <= k <= {columns}, not {k}.")
     values, indices = _new((*x.shape[:-1], k)), _new((*x.shape[:-1], k), "int32")
@@ -518,6 +531,7 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def argmax(x: Tensor) -> Tensor:
     """Index of the largest of the last dimension, the first if there are several: [..., N] -> int32 [...]."""
     columns = x.shape[-1]
+    _expect("argmax", "x", x, x.shape)
     y = _new(x.shape[:-1], "int32")
     emit("argmax", y=y, x=x, rows=x.size // columns, columns=columns)
     return y
@@ -532,6 +546,7 @@ def sample(
     those with `min_p` times the highest probability or more. Numbers `uniform` in [0, 1) decide.
     """
     columns, rows = x.shape[-1], x.size // x.shape[-1]
+    _expect("sample", "x", x, x.shape)
     _expect("sample", "uniform", uniform, x.shape[:-1])
     if not temperature > 0:
         raise InputError(f"sample() needs a positive temperature, not {temperature}.")
@@ -550,6 +565,8 @@ def edit_scores(x: Tensor, index: Tensor, factors: Tensor) -> None:
     A finite x.flat[index] is multiplied by the first factor if negative, else by the second, and the third is added; a
     third of -inf makes any element -inf. An index out of range is passed over.
     """
+    _expect("edit_scores", "x", x, x.shape)
+    _expect("edit_scores", "index", index, index.shape, "int32")
     _expect("edit_scores", "factors", factors, (index.size, 3))
     emit("edit_scores", y=x, index=index, factors=factors, count=index.size, size=x.size)
 
@@ -557,6 +574,7 @@ def edit_scores(x: Tensor, index: Tensor, factors: Tensor) -> None:
 def mask_scores(x: Tensor, bits: Tensor) -> None:
     """Make elements of x [..., N] -inf, in place, where their bits int32 [..., ceil(N / 32)], lowest first, are 0."""
     columns = x.shape[-1]
+    _expect("mask_scores", "x", x, x.shape)
     _expect("mask_scores", "bits", bits, (*x.shape[:-1], -(-columns // 32)), "int32")
     emit("mask_scores", y=x, bits=bits, rows=x.size // columns, columns=columns)
 
@@ -593,6 +611,7 @@ class _AttentionShapes:
             raise InputError(
                 f"attention() cannot split {width} features into {heads} heads over {self.kv_heads} of keys."
             )
+        _expect("attention", "q", q, q.shape)
         _expect("attention", "k", k, (self.batch, self.kv_len, self.kv_heads * self.head_dim))
         _expect("attention", "v", v, k.shape)
         if mask is not None:
@@ -620,6 +639,7 @@ def _check_window(window: int, causal: bool) -> None:
 
 def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, window: int, log: bool) -> Tensor:
     _check_window(window, causal)
+    _expect("softmax", "x", x, x.shape)
     if mask is None and bias is None and not causal:
         batch, heads, q_len, kv_len = 1, 1, x.size // x.shape[-1], x.shape[-1]
     else:
@@ -636,24 +656,13 @@ def _softmax(x: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, 
 
 
 def _binary(name: str, a: Tensor, b: Tensor) -> Tensor:
+    _expect(name, "a", a, a.shape)
+    _expect(name, "b", b, b.shape)
     if b.size != 1 and b.shape != a.shape[len(a.shape) - len(b.shape) :]:
         raise InputError(f"{name}() cannot broadcast {list(b.shape)} to {list(a.shape)}.")
     y = _new(a.shape)
     emit("binary", y=y, a=a, b=b, count=a.size, b_count=b.size, operation=BINARY.index(name))
     return y
-
-
-def _copy(y: Tensor, x: Tensor, dims: Sequence[int], y_strides: Sequence[int], x_strides: Sequence[int]) -> None:
-    missing = MAX_DIMS - len(dims)
-    d, ys, xs = (1,) * missing + tuple(dims), (0,) * missing + tuple(y_strides), (0,) * missing + tuple(x_strides)
-    operands = (
-        {f"d{i}": d[i] for i in range(4)} | {f"y{i}": ys[i] for i in range(4)} | {f"x{i}": xs[i] for i in range(4)}
-    )
-    emit("copy", y=y, x=x, **operands)
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _new(shape: tuple[int, ...], dtype: str = "float32") -> Tensor:

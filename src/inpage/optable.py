@@ -1,7 +1,7 @@
 """The op table: the one source of op numbers and operand layouts.
 
-`build_wheels.py` generates `src/kernels/optable.h` from it; `program.py` encodes by it; the reference executor decodes
-by it. An instruction is a run of 32-bit words:
+`build_wheels.py` generates `build/optable.h` for the kernels from it; `program.py` encodes by it; the reference
+executor decodes by it. An instruction is a run of 32-bit words:
 
     [op | length << 16] [chunks] [operand 0] [operand 1] ...
 
@@ -221,7 +221,7 @@ def c_header() -> str:
     ):
         members = ", ".join(f"{enum}_{name.upper()} = {i}" for i, name in enumerate(names))
         lines.append(f"enum {{ {members} }};")
-    lines.append(f"enum {{ PANEL = {PANEL} }};")
+    lines.append(f"enum {{ PANEL = {PANEL}, GROUP_SIZE = {GROUP_SIZE} }};")
     lines.append("enum { " + ", ".join(f"OP_{op.name.upper()} = {op.number}" for op in OPS.values()) + " };")
     for op in OPS.values():
         members = ", ".join(f"{op.name.upper()}_{o.name.upper()} = {i}" for i, o in enumerate(op.operands, 2))

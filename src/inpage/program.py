@@ -91,7 +91,11 @@ class Program:
 
     def __init__(self, recorder: "Recorder", inputs: list[Slot], outputs: list[Slot]) -> None:
         self.words = recorder.words
-        self.relocations = recorder.relocations
+        self.table = array("I")  # what the executor puts behind the words
+        self.blocks = recorder.blocks
+        """Addresses of the blocks that the next run refers to; others may take the places of those of the recording."""
+        self._relocations = array("I", recorder.relocations), array("I", recorder.relocations.values())
+        self._bases = (0, *recorder.blocks)  # of the addresses in the words: the arena's, and the blocks'
         self.arena_bytes = recorder.arena.peak
         self.inputs = inputs
         self.outputs = outputs
@@ -101,7 +105,7 @@ class Program:
         self.ints = memoryview(self.staged).cast("i")
         self.results = [(slot.offset, slot.nbytes) for slot in outputs]
         self.address = 0
-        self.linked = -1
+        self.linked: Any = None  # what addresses of the arena and of blocks the words in kernel memory have
         self.seconds = inf  # that the last run in steps took
         self._executor = recorder.executor
         self.disposed = False
@@ -113,6 +117,14 @@ class Program:
             self.ints[i] = value
         for (start, stop), data in zip(self.places, inputs, strict=True):
             self.staged[start:stop] = data
+
+    def relocate(self, arena: int) -> None:
+        """Let the words refer to the arena at this address, and to `blocks`."""
+        words, bases = self.words, (arena, *self.blocks)
+        moves = [new - old for new, old in zip(bases, self._bases, strict=True)]
+        for position, base in zip(*self._relocations, strict=True):
+            words[position] += moves[base]
+        self._bases = bases
 
     def after(self, begin: int, count: int) -> int:
         """The word behind the `count` instructions from word `begin` on, or the end."""
@@ -130,16 +142,18 @@ class Program:
         self._constants = []
         if self.address:
             self._executor.free(self.address)
-            self.address, self.linked = 0, -1
+            self.address, self.linked = 0, None
 
 
 class Recorder:
-    """Collects the instructions of one program."""
+    """Collects the instructions of one program. `blocks` are addresses on the heap that it can be moved from."""
 
-    def __init__(self, executor: "Executor") -> None:
+    def __init__(self, executor: "Executor", blocks: tuple[int, ...] = ()) -> None:
         self.executor = executor
         self.words = array("I")
-        self.relocations = array("I")
+        self.blocks = blocks
+        self.relocations: dict[int, int] = {}  # by index of a word that is an address: 0 in the arena, n in block n - 1
+        self._bases = {address: base for base, address in enumerate(blocks, 1)}
         self.arena = Allocator()
         self.arena.allocate(REGISTER_BYTES)
         self.constants: list[Constant] = []
@@ -197,12 +211,14 @@ class Recorder:
                 kept.append(instruction)
         if len(kept) == len(self._instructions):
             return
-        words, relocations, all_relocations = array("I"), array("I"), set(self.relocations)
+        words, relocations = array("I"), dict[int, int]()
         for start, _, _ in reversed(kept):
             length = self.words[start] >> 16
             moved = len(words) - start
             words += self.words[start : start + length]
-            relocations.extend(i + moved for i in range(start, start + length) if i in all_relocations)
+            for i in range(start, start + length):
+                if i in self.relocations:
+                    relocations[i + moved] = self.relocations[i]
         self.words, self.relocations = words, relocations
 
     def _address(self, tensor: Tensor, parts: list[int]) -> int:
@@ -212,12 +228,14 @@ class Recorder:
             storage, start = storage
         parts.append(storage.number if isinstance(storage, Scratch) else 0)
         if isinstance(storage, Scratch):
-            self.relocations.append(len(self.words))
+            self.relocations[len(self.words)] = 0
             return storage.offset + start
         if storage is None or not hasattr(storage, "address"):
             raise InputError(
                 f"{tensor!r} is not in kernel memory.", hint="Pass it to the recorded function as an argument, by name."
             )
+        if storage.address in self._bases:
+            self.relocations[len(self.words)] = self._bases[storage.address]
         return storage.address + start
 
 
@@ -235,9 +253,9 @@ def recorder() -> Recorder:
 
 
 @contextmanager
-def recording(executor: "Executor") -> Iterator[Recorder]:
+def recording(executor: "Executor", blocks: tuple[int, ...] = ()) -> Iterator[Recorder]:
     """Make a fresh recorder the one in use."""
-    _recorders.append(Recorder(executor))
+    _recorders.append(Recorder(executor, blocks))
     try:
         yield _recorders[-1]
     finally:
@@ -246,7 +264,7 @@ def recording(executor: "Executor") -> Iterator[Recorder]:
 
 def record(function: Callable[..., Any], executor: "Executor", arguments: dict[str, Any]) -> tuple[Program, Any]:
     """The program of `function(**arguments)` and the structure of its result, with `Slot`s for tensors."""
-    with recording(executor) as into:
+    with recording(executor, _blocks(arguments)) as into:
         try:
             inputs = {
                 name: into.scratch(value.shape, value.dtype)
@@ -279,7 +297,8 @@ class Recorded:
         """Run with host tensors as inputs and the values of the first registers.
 
         Other arguments are static and must be hashable. One with a `program_key` is represented by that: memory which a
-        program refers to, such as a key-value cache, says so what of it may not change.
+        program refers to, such as a key-value cache, says so what of it may not change. The addresses of its
+        `program_blocks` may.
         """
         program, structure, data = self._ready(arguments)
         return _filled(structure, self._executor.run(program, data, registers))
@@ -304,6 +323,7 @@ class Recorded:
             else:
                 signature.append((name, getattr(value, "program_key", value)))
         self.last, structure = self._program(tuple(signature), arguments)
+        self.last.blocks = _blocks(arguments)
         return self.last, structure, data
 
     def dispose(self) -> None:
@@ -331,6 +351,14 @@ def jit(function: Callable[..., Any], executor: "Executor") -> Recorded:
     dicts, lists and tuples of tensors and plain values; the caller gets host tensors in their places.
     """
     return Recorded(function, executor)
+
+
+def _blocks(arguments: dict[str, Any]) -> tuple[int, ...]:
+    """Addresses of the blocks of what programs refer to."""
+    found: tuple[int, ...] = ()
+    for value in arguments.values():
+        found += getattr(value, "program_blocks", ())
+    return found
 
 
 def _filled(structure: Any, outputs: Iterable[bytes]) -> Any:

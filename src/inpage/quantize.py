@@ -86,12 +86,13 @@ async def _quantize(
 async def _load(repository: Any, dtype: dict[str, str]) -> tuple[Any, dict[str, Any]]:
     """The model of the class that config.json names, or else the one without a head."""
     from .models.auto import AutoModel, model_type_of
-    from .models.modeling import load
+    from .models.modeling import PreTrainedModel, load
 
     def choose(values: dict[str, Any], name: str) -> Any:
         model_type = model_type_of(values, name)
         module = import_module(f".models.{model_type.replace('-', '_')}", __package__)
-        known = [getattr(module, each) for each in values.get("architectures") or () if hasattr(module, each)]
+        named = [getattr(module, each, None) for each in values.get("architectures") or ()]
+        known = [each for each in named if isinstance(each, type) and issubclass(each, PreTrainedModel)]
         return known[0] if known else AutoModel.class_for(values, name)
 
     return await load(choose, repository, dtype=dtype, output_loading_info=True)

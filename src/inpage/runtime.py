@@ -96,18 +96,30 @@ def import_numpy(purpose: str) -> Any:
         raise UnsupportedError(f"{purpose} needs NumPy, which cannot be imported here.", hint=hint) from error
 
 
-class Slices:
-    """A clock for long work that is done in slices of SLICE seconds, so that others have their turn between two."""
+async def pause() -> None:
+    """Let the worker take messages of the page, under Pyodide.
 
-    def __init__(self) -> None:
-        self._end = perf_counter() + SLICE
+    A timer does: Chromium would let them wait for more than a second while there is data of the network to read.
+    """
+    if IN_PYODIDE:
+        import asyncio
+
+        await asyncio.sleep(0.003)  # what is less is no timer to Pyodide
+
+
+class Slices:
+    """A clock for long work that is done in slices of some seconds, so that others have their turn between two."""
+
+    def __init__(self, seconds: float = SLICE) -> None:
+        self._seconds = seconds
+        self._end = perf_counter() + seconds
 
     def over(self) -> bool:
         """Whether the slice has taken its time; then the next one begins."""
         now = perf_counter()
         if now < self._end:
             return False
-        self._end = now + SLICE
+        self._end = now + self._seconds
         return True
 
 

@@ -6,7 +6,7 @@ kernel memory (`nn.Parameter`).
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import prod
 from typing import Any, Literal
@@ -155,6 +155,11 @@ class Tensor:
 def from_bytes(shape: tuple[int, ...], dtype: str, data: bytes | bytearray | memoryview) -> Tensor:
     """Host tensor over the little-endian bytes of its elements."""
     return Tensor(shape, dtype, memoryview(data).cast("B").cast(FORMATS[dtype]))
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense array."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _array_like(values: Any) -> Any:

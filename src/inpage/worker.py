@@ -261,26 +261,30 @@ class Server:
 async def _exhaust(steps: Generator[Any, Any, Any], report: Report | None) -> Any:
     """Result of a generator that yields (done, total) after every piece of work.
 
-    After the first and every `PAUSE` seconds, between two pieces, progress is reported and messages can arrive. A third
+    After the first and every `PAUSE` seconds, or less where a piece like the last would take longer, progress is
+    reported and messages can arrive, between two pieces. A third
     element gives, when called, further fields of the event: about what was done since the call before. Each is called
     at its end.
     """
     waiting: Any = None  # what is not reported yet
-    due, begun = 0.0, False
+    due, begun, now = 0.0, False, perf_counter()
     try:
         while True:
+            before = now
             step = next(steps)
             if report is not None and waiting is not None and waiting[2:] != step[2:]:
                 report(_progress(*waiting))
             waiting, is_first = step, not begun and step[0] > 0
             begun = begun or is_first
-            if perf_counter() < due and not is_first:
+            now = perf_counter()
+            if now + (now - before) < due and not is_first:
                 continue
             if report is not None:
                 report(_progress(*step))
             if step[0] < step[1]:
                 await asyncio.sleep(0)
-            waiting, due = None, perf_counter() + PAUSE
+            waiting, now = None, perf_counter()
+            due = now + PAUSE
     except StopIteration as stop:
         if report is not None and waiting is not None:
             report(_progress(*waiting))
@@ -380,7 +384,9 @@ def connect(post: Any) -> Callable[[Any], None]:
             post(ffi.to_js(message, dict_converter=from_entries, create_pyproxies=False))
 
     def receive(message: Any) -> None:
-        task = asyncio.ensure_future(server.handle(message.to_py()))
+        # The first step at once: an abort need not queue behind the work that it ends.
+        begun: Any = {"loop": asyncio.get_running_loop(), "eager_start": True}
+        task = asyncio.Task(server.handle(message.to_py()), **begun)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

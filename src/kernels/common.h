@@ -54,6 +54,8 @@ INLINE int split(int count, int part, int parts) {
 
 INLINE int minimum(int a, int b) { return a < b ? a : b; }
 INLINE int maximum(int a, int b) { return a > b ? a : b; }
+INLINE float larger(float a, float b) { return a > b ? a : b; }
+INLINE float smaller(float a, float b) { return a < b ? a : b; }
 INLINE int ceil_div(int a, int b) { return (a + b - 1) / b; }
 INLINE int round_up(int a, int b) { return ceil_div(a, b) * b; }
 

@@ -3,10 +3,7 @@
 
 #include "half.h"
 
-enum {
-    GROUP_SIZE = 32,
-    MAGIC = 0x4b400000, /* bits of 1.5 * 2^23, in float32 */
-};
+enum { MAGIC = 0x4b400000 }; /* bits of 1.5 * 2^23, in float32 */
 
 INLINE int is_grouped(int layout) { return layout >= LAYOUT_Q8G; }
 

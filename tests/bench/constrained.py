@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment  # noqa: E402
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()
 
-from inpage import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
-from inpage.generation.constraints import ConstrainedLogitsProcessor  # noqa: E402
-from tests import models  # noqa: E402
+from inpage import AutoModelForCausalLM, AutoTokenizer
+from inpage.generation.constraints import ConstrainedLogitsProcessor
+from tests import models
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 BATCH = 10

@@ -15,10 +15,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from inpage import AutoModelForCausalLM  # noqa: E402
-from inpage.generation.cache import StaticCache, cache_nbytes  # noqa: E402
-from inpage.generation.session import Session  # noqa: E402
-from tests import models  # noqa: E402
+from inpage import AutoModelForCausalLM
+from inpage.generation.cache import StaticCache, cache_nbytes
+from inpage.generation.session import Session
+from tests import models
 
 PROMPT = list(range(1000, 1128))
 

@@ -21,15 +21,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment  # noqa: E402
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()
 
-import build_wheels  # noqa: E402
-from inpage.executors.wasm import VARIANTS, kernels  # noqa: E402
-from inpage.optable import QUANTIZED  # noqa: E402
-from tests.ops.cases import Case, benchmark_cases  # noqa: E402
+import build_wheels
+from inpage.executors.wasm import VARIANTS, kernels
+from inpage.optable import QUANTIZED
+from tests.ops.cases import Case, benchmark_cases
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "kernels.json"
 ROUNDS = 40

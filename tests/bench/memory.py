@@ -15,12 +15,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment, models  # noqa: E402
+from tests import environment, models
 
 if __name__ == "__main__":
     environment.ensure()
 
-from tests.browser.pages import open_page, serve_site  # noqa: E402
+from tests.browser.pages import open_page, serve_site
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "memory.json"
 # Task, repository, and a call: the arena counts, too.

@@ -19,8 +19,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from inpage import pipeline  # noqa: E402
-from tests import models  # noqa: E402
+from inpage import pipeline
+from tests import models
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DTYPES = ("fp32", "fp16", "q8", "q8g", "q4z", "q4")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment  # noqa: E402
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()

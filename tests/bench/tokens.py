@@ -20,12 +20,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment, models  # noqa: E402
+from tests import environment, models
 
 if __name__ == "__main__":
     environment.ensure()
 
-from tests.browser.pages import Opened, open_page, serve_site  # noqa: E402
+from tests.browser.pages import Opened, open_page, serve_site
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "tokens.json"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -143,7 +143,7 @@ def test_linear_in_parts(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
             while at < len(words):
                 words[at + 1] = parts
                 at += words[at] >> 16
-            return words
+            return array("I")
 
         monkeypatch.setattr(executor, "_finish", cut)
         return np.asarray(jit(lambda x: ops.linear(x, weight), executor)(x=Tensor.from_values(x)))

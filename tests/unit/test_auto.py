@@ -111,6 +111,11 @@ def test_labels() -> None:
         ({"num_labels": "2"}, "num_labels"),
         *(({"num_hidden_layers": count}, "num_hidden_layers must be 1 to 10,000") for count in (-1, 0, 10**12)),
         ({"pad_token_id": 0.5}, "pad_token_id"),
+        *(
+            ({key: value}, key)
+            for key in ("head_dim", "num_key_value_heads", "sliding_window")
+            for value in ("8", -1, [8])
+        ),
         ({"eos_token_id": [1, "2"]}, "eos_token_id"),
         *(({key: None}, key) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")),
     ],
@@ -142,6 +147,47 @@ def test_wrong_configuration_files(changes: dict[str, Any], tmp_path: Path) -> N
             load(name)
     with pytest.raises(ConfigError, match=list(changes)[-1]):
         pipeline(None, name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": "linear"},
+        {"rope_scaling": {"rope_type": "linear", "factor": 0}},
+        {"rope_scaling": {"rope_type": ["linear"]}},
+        {"layer_types": {}},
+    ],
+    ids=str,
+)
+def test_configurations_of_which_no_model_can_be_built(changes: dict[str, Any], tmp_path: Path) -> None:
+    decoder = ENCODERS.parent / "decoders" / "llama"
+    config = json.loads((decoder / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(decoder / "model.safetensors", tmp_path)
+    with pytest.raises(ConfigError, match=r"config.json of .* is no LlamaForCausalLM's"):
+        AutoModelForCausalLM.from_pretrained(str(tmp_path))
+
+
+def test_frequencies_need_a_positive_base(tmp_path: Path) -> None:
+    config = json.loads((ENCODERS.parent / "decoders" / "phi3" / "config.json").read_text()) | {"rope_theta": -1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="rope_theta must be"):
+        AutoModelForCausalLM.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("changes", [{"head_dim": 10**12}, {"hidden_size": 10**12, "head_dim": None}], ids=str)
+def test_sizes_beyond_any_model(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = json.loads((ENCODERS.parent / "decoders" / "llama" / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="65,536 features"):
+        AutoModelForCausalLM.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", [{"model_type": []}, {"model_type": "x", "architectures": 3}, {"auto_map": 3}])
+def test_wrong_configurations_of_a_part(text: dict[str, Any], tmp_path: Path) -> None:
+    name = repository(tmp_path, model_type="new", architectures=[], text_config=text)
+    with pytest.raises(ConfigError, match=f"text_config.{list(text)[-1]} must be"):
+        AutoModelForCausalLM.from_pretrained(name)
 
 
 def test_roberta_needs_a_padding_token() -> None:

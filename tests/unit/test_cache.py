@@ -66,6 +66,39 @@ def test_programs_are_kept_while_the_cache_stays(model: LlamaForCausalLM) -> Non
     run.dispose()
 
 
+def test_one_program_serves_caches_at_other_addresses(model: LlamaForCausalLM) -> None:
+    run: Any = model.jit(model.forward)
+    texts = [tokens(1, 6, seed) for seed in range(3)]
+    found: list[list[Array]] = [[] for _ in texts]
+    caches = [DynamicCache() for _ in texts]
+    for i in range(6):
+        for text, cache, outputs in zip(texts, caches, found, strict=True):
+            token = Tensor.from_values(text[:, i : i + 1].tolist())
+            outputs.append(np.asarray(run(input_ids=token, past_key_values=cache).logits))
+    assert len(run._recorded._programs) == 1
+    assert len({cache.program_blocks for cache in caches}) == 3
+    for text, outputs in zip(texts, found, strict=True):
+        assert close(np.concatenate(outputs, 1), logits(model, text))
+    run.dispose()
+
+
+def test_prompts_of_similar_length_share_programs(model: LlamaForCausalLM) -> None:
+    steps = [model.generate_steps(tokens(1, 16 + n, n).tolist(), max_new_tokens=8) for n in range(3)]
+    expected = [model.generate(tokens(1, 16 + n, n).tolist(), max_new_tokens=8).tolist() for n in range(3)]
+    programs: Any = model.function("next_token", lambda: None)
+    count = len(programs._recorded._programs)
+    results: list[Any] = [None] * 3
+    while None in results:  # in turns, all on the same programs
+        for n, running in enumerate(steps):
+            if results[n] is None:
+                try:
+                    next(running)
+                except StopIteration as stop:
+                    results[n] = stop.value.tolist()
+    assert results == expected
+    assert len(programs._recorded._programs) == count
+
+
 def test_static_caches_are_limited(model: LlamaForCausalLM) -> None:
     ids = tokens(1, 20)
     with StaticCache(16) as cache:

@@ -70,6 +70,8 @@ def test_the_mask_ends_where_a_message_is_continued() -> None:
 
 
 def test_continuing_what_was_changed_is_refused() -> None:
+    with pytest.raises(InputError, match="no text"):
+        render("x", [{"role": "assistant", "content": ["x"]}], continue_final_message=True)
     with pytest.raises(InputError, match="does not stand"):
         render("{{ messages[-1].content | upper }}", continue_final_message=True)
     with pytest.raises(InputError, match="not both"):
@@ -96,7 +98,16 @@ def test_environment() -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ strftime_now.__globals__.sys }}", "{% for %}"],
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ strftime_now.__globals__.sys }}",
+        "{% for %}",
+        "{% for m in messages %}" * 25 + "{% endfor %}" * 25,  # more than Python's compiler nests
+        "{{ " + "(" * 1000 + ")" * 1000 + " }}",
+        "{{ 10 ** 10000 }}",
+    ],
+    ids=lambda template: template[:30],
 )
 def test_unsafe_and_broken_templates_fail(template: str) -> None:
     with pytest.raises(ConfigError, match=r"sandbox|valid template"):

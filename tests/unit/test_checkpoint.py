@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from inpage.checkpoint import (
     WeightRenaming,
     check_dtype,
     load_weights,
+    stream,
 )
-from inpage.checkpoint import loader as loader_module
+from inpage.checkpoint import transfer as transfer_module
 from inpage.checkpoint.conversion import Layout, whole
 from inpage.checkpoint.files import FIRST_READ, INDEX, SINGLE, read_headers
 from inpage.errors import (
@@ -30,6 +33,7 @@ from inpage.errors import (
 )
 from inpage.executors import acquire
 from inpage.executors.base import Executor
+from inpage.hub.chunk import Chunk
 from inpage.models.configuration import PreTrainedConfig
 from inpage.models.modeling import PreTrainedModel
 from inpage.runtime import finish
@@ -193,7 +197,7 @@ def test_chunks_of_any_size(executor: Executor, chunk: int) -> None:
 @pytest.mark.parametrize("block", [1, 200, 1 << 22])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_dtypes_in_blocks(executor: Executor, dtype: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "BLOCK_BYTES", block)
+    monkeypatch.setattr(transfer_module, "BLOCK_BYTES", block)
     values = tensors()
     stored = {k: bfloat16(v) if dtype == "bfloat16" else v.astype(dtype) for k, v in values.items()}
     expected = {
@@ -227,7 +231,7 @@ def test_staging_is_bounded(executor: Executor) -> None:
     model = Wide(PreTrainedConfig())
     values = RNG.normal(size=(8192, 1024)).astype(np.float32)
     load_files(model, executor, {"linear.weight": values})
-    assert executor.peak_bytes < values.nbytes + loader_module.BLOCK_BYTES + (1 << 20)
+    assert executor.peak_bytes < values.nbytes + transfer_module.BLOCK_BYTES + (1 << 20)
     check_values(model, {"linear.weight": values})
     free(model)
 
@@ -460,6 +464,9 @@ def test_layouts() -> None:
         ("b", 0, (1, 3), (2, 0)),
     ]
     assert [(p.tensor, p.offset, p.shape, p.origin) for p in second.pieces] == [("b", 3, (3, 3), (0, 0))]
+    for operation in (Transpose(), Concatenate(1), Split(1)):
+        with pytest.raises(CheckpointError, match="too few dimensions"):
+            WeightConverter(("a",), ("b",), (operation,)).convert([whole("a", (3,))], [(3, 1)])
     (turned,) = Transpose()([a], [(3, 2)])
     assert turned == Layout((3, 2), (a.pieces[0]._replace(shape=(3, 2), strides=(1, 3)),))
 
@@ -586,3 +593,28 @@ def test_a_name_that_needs_no_conversion(executor: Executor) -> None:
     assert load_files(model, executor, stored) == LoadingInfo()
     check_values(model, stored)
     free(model)
+
+
+def test_reading_pauses_after_each_slice_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Source:
+        async def size(self, filename: str) -> int:
+            return 12
+
+        @asynccontextmanager
+        async def stream(self, *_: Any) -> AsyncIterator[Any]:
+            async def chunks() -> AsyncIterator[Chunk]:
+                for _ in range(6):
+                    yield Chunk.from_bytes(b"ab")
+
+            yield chunks()
+
+    done: list[str] = []
+
+    async def pause() -> None:
+        done.append("pause")
+
+    monkeypatch.setattr(stream, "TURN", 0)
+    monkeypatch.setattr(stream, "pause", pause)
+    source: Any = Source()
+    finish(stream.stream_into(source, "f", [stream.Region(0, 12, lambda chunk: done.append("work"))]))
+    assert done == ["pause", "work"] * 6

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from inpage import AutoModelForCausalLM, AutoModelForSequenceClassification
+from inpage import AutoModelForCausalLM, AutoModelForSequenceClassification, ops
 from inpage.errors import ConfigError, InputError, UnsupportedError
 from inpage.generation.cache import DynamicCache, StaticCache
+from inpage.models.attention import ATTENTION_FUNCTIONS
 from tests.checkpoints import encode
 from tests.golden.data import Golden, assert_equal, model_class
 
@@ -222,3 +223,25 @@ def test_families_without_golden_data(kind: str, tmp_path: Path) -> None:
         assert np.abs(np.asarray(model(input_ids=ids[None]).logits)[0] - expected).max() < 1e-4
         parts = [model(input_ids=ids[None, i : i + 1], past_key_values=cache).logits for i in range(13)]
         assert np.abs(np.concatenate([np.asarray(part)[0] for part in parts]) - expected).max() < 1e-4
+
+
+def test_registered_attention_with_and_without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uniform(q: Any, k: Any, v: Any, mask: Any, bias: Any, **keywords: Any) -> Any:
+        return ops.attention(q, k, v, mask, bias, **{**keywords, "scale": 0.0}), None
+
+    monkeypatch.setitem(ATTENTION_FUNCTIONS, "uniform", uniform)
+    ids = [[15, 9, 13, 17, 12, 8]]
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / "llama")) as model:
+        plain = np.asarray(model(ids).logits)
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / "llama"), attn_implementation="uniform") as model:
+        whole = np.asarray(model(ids).logits)
+        with DynamicCache() as cache:
+            parts = [np.asarray(model(part, past_key_values=cache).logits) for part in ([ids[0][:3]], [ids[0][3:]])]
+        with pytest.raises(UnsupportedError, match="no attention maps"):
+            model(ids, output_attentions=True)
+        expected = ids[0]
+        for _ in range(4):
+            expected = [*expected, int(np.asarray(model([expected]).logits)[0, -1].argmax())]
+        assert model.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None).tolist() == [expected]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
+    assert np.abs(plain - whole).max() > 1e-3

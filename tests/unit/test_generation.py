@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -98,17 +99,20 @@ def test_options_of_the_call_win_over_the_config_and_that_over_the_model(model: 
         ({"streamer": TextStreamer(None), "inputs": PROMPT * 2}, InputError, "single sequence"),
         ({"early_stopping": 1, "num_beams": 2}, InputError, "early_stopping"),
         ({"temperature": 0, "do_sample": True}, InputError, "do_sample=False"),
-        ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "420 tokens"),
         ({"inputs": [[1]], "forced_bos_token_id": -1}, InputError, "420 tokens"),
         ({"forced_bos_token_id": [5]}, InputError, "a token id"),
         ({"pad_token_id": 420}, InputError, "420 tokens"),
         ({"pad_token_id": [3]}, InputError, "a token id"),
-        ({"prefix_allowed_tokens_fn": lambda row, ids: [420]}, InputError, "420 tokens"),
-        ({"prefix_allowed_tokens_fn": lambda row, ids: [-1]}, InputError, "420 tokens"),
         ({"prefix_allowed_tokens_fn": lambda row, ids: None}, InputError, "allows no token"),
-        ({"exponential_decay_length_penalty": (5, "1.5")}, InputError, "factor"),
-        ({"exponential_decay_length_penalty": ("5", 1.5)}, InputError, "start"),
+        ({"exponential_decay_length_penalty": (5, -1.5)}, InputError, "factor"),
         ({"begin_suppress_tokens": [-1]}, InputError, "begin_suppress_tokens"),
+        ({"negative_prompt_attention_mask": [[1]]}, InputError, "no effect"),
+        ({"decoder_start_token_id": 5}, InputError, "no effect"),
+        ({"prefix_allowed_tokens_fn": lambda batch, ids: [-1]}, InputError, "token -1"),
+        ({"prefix_allowed_tokens_fn": lambda batch, ids: [420]}, InputError, "token 420"),
+        ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "token 420"),
+        ({"exponential_decay_length_penalty": ("1", 2)}, InputError, "pair"),
+        ({"suppress_tokens": 0.5}, InputError, "suppress_tokens"),
         ({"streamer": object(), "num_beams": 2}, UnsupportedError, "streamed"),
     ],
     ids=str,
@@ -171,8 +175,11 @@ def test_a_disposed_cache_is_refused(model: Any) -> None:
         ({"inputs": PROMPT, "attention_mask": [[1]]}, "shape"),
         ({"inputs": BATCH, "attention_mask": [[1] * 5 + [0] * 3, [1] * 8]}, "left"),
         ({"inputs": [[5, 6, 3], [5, 6, 7]]}, "left"),
-        ({"inputs": [[[5, 6]]]}, "batch, length"),
-        ({"inputs": [[5, 6]], "attention_mask": [[[1, 1]]]}, "batch, length"),
+        ({"inputs": 5}, "dimensions"),
+        ({"inputs": [[[5]]]}, "dimensions"),
+        ({"inputs": {"attention_mask": [[1]]}}, "token ids"),
+        ({"inputs": [[5]], "attention_mask": 1}, "dimensions"),
+        ({"inputs": [[5]], "attention_mask": []}, "shape"),
     ],
     ids=str,
 )
@@ -570,6 +577,33 @@ def test_pieces_make_up_the_text(tokenizer: Any, text: str) -> None:
     assert sum(map(bool, pieces)) > 3
 
 
+PARTS = [
+    "Hello", " world", "  ", "\n\n", " '", "n't", ".", "—", "ß", "e\u0301", "你好", "한글", "\u202eא", "𝔘", "🦙",
+    "👩\u200d🔬", "\ufffd",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "llama", "t5"])  # bytes, bytes, bytes of what is rare, pieces
+@pytest.mark.parametrize("skip_special_tokens", [False, True])
+def test_pieces_make_up_any_text(name: str, skip_special_tokens: bool) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(str(GOLDEN.parent / "tokenizers" / name))
+    random = Random(1)
+    texts = ["".join(random.choices(PARTS, k=random.randint(1, 30))) for _ in range(60)]
+    samples = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
+    if name != "llama":  # whose decoder takes back what it has made of bytes, where more follow that are no text
+        samples += [random.choices(range(len(tokenizer)), k=random.randint(1, 60)) for _ in range(60)]
+    for ids in samples:
+        decoder = IncrementalDecoder(tokenizer, skip_special_tokens=skip_special_tokens)
+        given = ""
+        rest = list(ids)
+        while rest:
+            size = random.randint(1, 3)
+            given += decoder.put(rest[:size])
+            del rest[:size]
+        given += decoder.end()
+        assert given == tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
 def test_no_part_of_a_stop_string_is_given(tokenizer: Any) -> None:
     ids = tokenizer("one END two ENDED ENX", add_special_tokens=False)["input_ids"]
     plain = tokenizer.decode(ids)
@@ -864,6 +898,9 @@ def test_a_last_message_of_parts_goes_on(pipe: Any) -> None:
         ("x", {"max_new_token": 3}, "no option"),
         ("x", {"handle_long_generation": "cut"}, "hole"),
         ("x", {"temperature": -1.0}, "temperature"),
+        ("x", {"return_full_text": "no"}, "return_full_text"),
+        ("x", {"continue_final_message": 0}, "continue_final_message"),
+        ("x", {"prefix": 5}, "prefix"),
         ("x", {"return_dict_in_generate": True}, "texts"),
         ("x", {"generation_config": {"max_new_tokens": 3}}, "GenerationConfig"),
         ("x", {"stop_sequence": "a", "stop_strings": ["b"]}, "Only one"),

@@ -28,6 +28,7 @@ from inpage.hub import (
     list_cached,
     transport,
 )
+from inpage.hub import sources as sources_module
 from inpage.hub import store as store_module
 from inpage.runtime import finish
 from tests.faults import FaultyServer, faulty_server
@@ -352,6 +353,25 @@ def test_unreachable(repository: Any) -> None:
     with pytest.raises(NetworkError, match="could not be reached"):
         load(Repository(NAME))
     assert not kept()
+
+
+def test_answers_that_break_the_protocol(repository: Any) -> None:
+    with pytest.raises(NetworkError, match="leads to no address"):
+        load(repository("redirect-nowhere"))
+    assert load(repository("odd-length")) == WEIGHTS
+
+
+def test_a_local_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources_module, "_DISK_CHUNK", 1000)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(WEIGHTS)
+
+    async def cut_on_the_way() -> None:
+        async for _ in Repository(str(tmp_path)).stream(path.name):
+            os.truncate(path, 1500)
+
+    with pytest.raises(CorruptFileError, match=r"cut to 1500 of"):
+        finish(cut_on_the_way())
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])

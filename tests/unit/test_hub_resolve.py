@@ -41,8 +41,9 @@ def test_wrong_templates_raise(template: str) -> None:
         locate("org/name", "main", "")
 
 
-def test_hub_must_be_http() -> None:
-    env.remote_host = "file:///etc/"
+@pytest.mark.parametrize("host", ["file:///etc/", "http://[", "huggingface.co"])
+def test_hub_must_be_http(host: str) -> None:
+    env.remote_host = host
     with pytest.raises(ConfigError):
         locate("org/name", "main", "")
 
@@ -86,6 +87,8 @@ def test_folders_on_disk(tmp_path: Path) -> None:
         "https://example.org/m?x=1",
         "https://example.org/a/../b",
         "https:///m",
+        "https://[::1/m",
+        "https://\u2100.org/m",
     ],
 )
 def test_other_names_raise(name: str, tmp_path: Path) -> None:

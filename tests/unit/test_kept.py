@@ -357,6 +357,15 @@ def test_quantize(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         AutoModel.from_pretrained(str(target), dtype="q8")
 
 
+def test_quantize_takes_models_alone_for_architectures(folder: Path, tmp_path: Path) -> None:
+    """Other names of the architecture's module mean nothing, whatever they are."""
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    config = json.loads((changed / "config.json").read_text()) | {"architectures": ["nn", "BertConfig"]}
+    (changed / "config.json").write_text(json.dumps(config))
+    assert main(["quantize", str(changed), str(tmp_path / "out"), "--dtype", "q4"]) == 0
+
+
 def test_quantize_refuses_to_overwrite(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out"
     target.mkdir()

@@ -265,6 +265,7 @@ def test_disposing_gives_everything_back(tmp_path: Path) -> None:
         ({"r": 0}, ConfigError, "ranks"),
         ({"lora_alpha": None}, ConfigError, "lora_alpha"),
         ({"alpha_pattern": {"(": 1}}, ConfigError, "malformed pattern"),
+        ({"rank_pattern": {"(?i)Q_proj": 4}}, ConfigError, "malformed pattern"),
         (
             {"r": 3},
             MismatchedShapesError,

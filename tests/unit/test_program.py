@@ -1,6 +1,7 @@
 """Recording: memory plan, program cache, registers, and errors; run on the reference executor."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,6 +135,33 @@ def test_host_tensor_in_an_operation_is_refused(executor: Executor) -> None:
     outside = Tensor.from_values([1.0])
     with pytest.raises(InputError, match="not in kernel memory"):
         jit(lambda x: ops.add(x, outside), executor)(x=outside)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: ops.add(x, x),
+        lambda x: ops.activation(x, "relu"),
+        lambda x: ops.argmax(x),
+        lambda x: ops.gated(x, x, "relu"),
+        lambda x: ops.gated_halves(x, "relu"),
+        lambda x: ops.layer_norm(x, ops.constant([1.0, 1.0]), ops.constant([1.0, 1.0]), 1e-5),
+        lambda x: ops.log_softmax(x),
+        lambda x: ops.matmul(x, x),
+        lambda x: ops.mse_loss(x, x),
+        lambda x: ops.normalize(x),
+        lambda x: ops.pool(x.reshape(1, 2, 2), None, "mean"),
+        lambda x: ops.topk(x, 1),
+    ],
+)
+def test_integers_are_not_taken_for_floats(executor: Executor, function: Any) -> None:
+    with pytest.raises(InputError, match=r"as float32 .* found int32"):
+        jit(function, executor)(x=Tensor.from_values([[1, 2], [3, 4]]))
+
+
+def test_halves_are_of_equal_length(executor: Executor) -> None:
+    with pytest.raises(InputError, match=r"\[1, 2\], found float32 \[1, 3\]"):
+        jit(lambda x: ops.gated_halves(x, "relu"), executor)(x=Tensor.from_values([[1.0, 2.0, 3.0]]))
 
 
 def test_wrong_shapes_say_what_was_expected(executor: Executor) -> None:

@@ -376,6 +376,12 @@ def test_permuted_columns(executor: Executor) -> None:
             for groups in (3, {"a": 3}, {"a": {"weights": 3}})
         ),
         (COMPRESSED, Weight(16, True).compressed(), UnsupportedError, "multiples of 32"),
+        (
+            COMPRESSED,
+            Weight(32, True).compressed() | {"linear.weight_scale": np.zeros((ROWS, 0), np.float16)},
+            UnsupportedError,
+            "do not divide the",
+        ),
     ],
 )
 def test_what_cannot_be_read(

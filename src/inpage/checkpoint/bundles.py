@@ -14,9 +14,10 @@ from .. import ops
 from ..errors import UnsupportedError
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, LAYOUTS, PANEL, PUBLISHED, panel_nbytes
-from ..program import Part, run_once
+from ..program import run_once
 from ..tensor import Tensor
 from .files import CheckpointFile
+from .packing import BLOCK_BYTES, operand_at
 from .plan import SOURCE_DTYPES
 from .quantized import Bundle
 from .safetensors import TensorInfo
@@ -25,7 +26,6 @@ from .stream import Direct, Files, Region, Staged, stream_into
 if TYPE_CHECKING:
     from ..executors.base import Executor
 
-BLOCK_BYTES = 1 << 22
 Place = Callable[[int], Tensor]  # operand for the bytes from a position of the file on, which are staged
 GAP = 1 << 18  # bytes that are rather read over than left out by another request
 
@@ -149,17 +149,17 @@ class _Weight:
         count = nbytes // self._row_bytes if self._row_bytes else rows
         panels = first // PANEL * panel_nbytes(self.bundle.layout, inner)
         operands: dict[str, Any] = {
-            "w": _at(self._parameter.storage, panels), "q": _at(staging), "rows": count, "inner": inner,
+            "w": operand_at(self._parameter.storage, panels), "q": operand_at(staging), "rows": count, "inner": inner,
             "scale": self._companion("scale", first), "layout": LAYOUTS.index(self.bundle.layout),
         }  # fmt: skip
         source = DTYPES.index(SOURCE_DTYPES[self._infos["scale"].dtype])
         if self.bundle.packing == "plain":
             self._run("pack_quantized", offset=self._companion("offset", first), **operands)
         elif self.bundle.packing == "int8":
-            scale = HeapBlock(self._executor, 4 * rows)
+            scale, stored = HeapBlock(self._executor, 4 * rows), self._companion("scale", 0)
             try:
-                self._run("convert", y=_at(scale), x=self._companion("scale", 0), count=rows, source=source, target=0)
-                self._run("pack_quantized", **{**operands, "scale": _at(scale, 4 * first)})
+                self._run("convert", y=operand_at(scale), x=stored, count=rows, source=source, target=0)
+                self._run("pack_quantized", **{**operands, "scale": operand_at(scale, 4 * first)})
             finally:
                 scale.free()
         else:
@@ -178,7 +178,7 @@ class _Weight:
         """Operand for a companion from the part on that belongs to a row, a multiple of 8."""
         if role not in self._blocks:
             return None
-        return _at(self._blocks[role], self._infos[role].nbytes * first_row // _rounded(self.bundle, role))
+        return operand_at(self._blocks[role], self._infos[role].nbytes * first_row // _rounded(self.bundle, role))
 
     def _run(self, op: str, **operands: Any) -> None:
         run_once(lambda: ops.emit(op, **operands), self._executor)
@@ -222,8 +222,3 @@ def _runs(names: list[str], tensors: Mapping[str, TensorInfo]) -> Iterator[list[
         run.append(name)
     if run:
         yield run
-
-
-def _at(storage: Any, start: int = 0) -> Tensor:
-    """Operand for the bytes of a heap block from `start` on."""
-    return Tensor((), "float32", Part(storage, start))

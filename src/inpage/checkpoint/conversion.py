@@ -5,11 +5,10 @@ the file; the loader copies by the result.
 """
 
 import re
-from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple, Protocol
 
 from ..errors import CheckpointError
+from ..tensor import row_major
 
 
 class Piece(NamedTuple):
@@ -32,11 +31,6 @@ class Layout(NamedTuple):
 def whole(tensor: str, shape: tuple[int, ...]) -> Layout:
     """The layout of a tensor as it is."""
     return Layout(shape, (Piece(tensor, 0, shape, row_major(shape), (0,) * len(shape)),))
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a dense array."""
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 class Operation(Protocol):
@@ -125,8 +119,15 @@ class WeightConverter(NamedTuple):
 
     def convert(self, layouts: list[Layout], targets: list[tuple[int, ...]]) -> list[Layout]:
         """Layouts of the parameters from those of the tensors, each in order. Raises CheckpointError."""
-        for operation in self.operations:
-            layouts = operation(layouts, targets)
+        try:
+            for operation in self.operations:
+                layouts = operation(layouts, targets)
+        except IndexError:
+            shapes = [list(layout.shape) for layout in layouts]
+            raise CheckpointError(
+                f"Tensors of shapes {shapes} have too few dimensions to become {', '.join(self.targets)}.",
+                hint="The checkpoint does not fit its config.json.",
+            ) from None
         return layouts
 
 

@@ -20,6 +20,7 @@ from ..executors.memory import aligned
 from ..nn import Parameter, layout_nbytes
 from ..optable import GROUP_SIZE, LAYOUTS, PANEL
 from .files import CheckpointFile
+from .packing import BLOCK_BYTES
 from .plan import set_parameter
 from .safetensors import encode_header
 from .stream import Direct, Region
@@ -32,7 +33,6 @@ FORMAT = f"1, panels of {PANEL}, groups of {GROUP_SIZE}"
 FORMAT_KEY = "inpage.memory"
 LAYOUTS_KEY = "inpage.layouts"
 TIED_KEY = "inpage.tied"
-BLOCK_BYTES = 1 << 22
 
 
 class Image(NamedTuple):

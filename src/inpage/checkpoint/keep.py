@@ -16,7 +16,7 @@ from .plan import LoadingInfo
 from .selection import Checkpoint
 
 if TYPE_CHECKING:
-    from ..hub import KeptFile, NewFile, Repository
+    from ..hub import KeptFile, Manifest, Repository
     from ..models.modeling import PreTrainedModel
 
 INFO_KEY = "inpage.loading_info"
@@ -61,7 +61,7 @@ class Keeper:
             await source.forget()
             return None
 
-    async def prepare(self, checkpoint: Checkpoint) -> "NewFile | None":
+    async def prepare(self, checkpoint: Checkpoint) -> "Manifest | None":
         """Where the weights of a checkpoint, whose layouts are chosen, will be kept; None if they are not to be.
 
         They are if they are smaller than their source and there is a lasting place for them.
@@ -82,11 +82,11 @@ class Keeper:
         """Files of a checkpoint that the store has already: somebody may still want them."""
         return {file.name for file in checkpoint.files if await self._repository.is_stored(file.name)}
 
-    async def keep(self, new: "NewFile", info: LoadingInfo, leftovers: set[str]) -> None:
+    async def keep(self, new: "Manifest", info: LoadingInfo, leftovers: set[str]) -> None:
         """Keep the loaded weights, then remove `leftovers` of the source. It is no error if that fails."""
         writer = ImageWriter(self._model, {INFO_KEY: info.to_json()})
         try:
-            await new.write(writer.nbytes, writer.pieces())
+            await self._repository.write_kept(new, writer.nbytes, writer.pieces())
             for name in leftovers:
                 await self._repository.forget(name)
         except Exception as error:  # the model is there all the same

@@ -1,9 +1,18 @@
-"""Packing float rows into the layout of a parameter."""
+"""What loading and writing record: operands in heap blocks, and the packing of float rows into a parameter's layout."""
+
+from typing import Any
 
 from .. import nn, ops
-from ..optable import LAYOUTS, panel_nbytes
+from ..optable import LAYOUTS, PANEL, panel_nbytes
 from ..program import Part
 from ..tensor import Tensor
+
+BLOCK_BYTES = 1 << 22  # about what is staged, packed or written at a time
+
+
+def operand_at(storage: Any, start: int = 0) -> Tensor:
+    """Operand for the bytes of a heap block from `start` on."""
+    return Tensor((), "float32", Part(storage, start))
 
 
 def emit_pack(
@@ -14,7 +23,7 @@ def emit_pack(
     Element (r, c) of x is at r * strides[0] + c * strides[1], in elements of dtype number `source`.
     """
     inner, layout = parameter.shape[1], parameter.layout
-    target = Tensor((), "float32", Part(parameter.storage, first_row // 8 * panel_nbytes(layout, inner)))
+    target = operand_at(parameter.storage, first_row // PANEL * panel_nbytes(layout, inner))
     operands = {"x": x, "rows": rows, "inner": inner, "source": source}
     operands |= {"row_stride": strides[0], "column_stride": strides[1]}
     if layout == "panels":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import CheckpointError, MismatchedShapesError, UnsupportedError
 from ..nn import Parameter
 from ..optable import QUANTIZED
+from ..tensor import row_major
 from .conversion import (
     LEGACY_RENAMINGS,
     Layout,
@@ -17,7 +18,6 @@ from .conversion import (
     WeightConversion,
     WeightConverter,
     WeightRenaming,
-    row_major,
     whole,
 )
 from .files import CheckpointFile

@@ -40,12 +40,12 @@ def published_bundles(config: Mapping[str, Any], tensors: Tensors) -> dict[str, 
 
 
 def _compressed(config: Mapping[str, Any], tensors: Tensors) -> dict[str, Bundle]:
-    groups = config.get("config_groups") or {}
+    named = config.get("config_groups") or {}
     try:
-        schemes: list[dict[str, Any]] = [dict(group.get("weights") or {}) for group in groups.values()]
+        schemes: list[dict[str, Any]] = [dict(group.get("weights") or {}) for group in named.values()]
     except (AttributeError, TypeError, ValueError):
         raise CheckpointError(
-            f"config.json has malformed config_groups: {groups!r:.80}.", hint="Expected groups by name, with weights."
+            f"config.json has malformed config_groups: {named!r:.80}.", hint="Expected groups by name, with weights."
         ) from None
     if config.get("quantization_status") not in ("compressed", None) or not schemes:
         raise _unsupported("a compressed-tensors checkpoint that is not compressed", "It has no quantised tensors")
@@ -64,7 +64,7 @@ def _compressed(config: Mapping[str, Any], tensors: Tensors) -> dict[str, Bundle
         groups = _matrix(tensors, parts["scale"], *SCALES)[1]
         inner = 8 * words
         layout = "q4z" if "zero" in parts else "q4"
-        _require(inner % groups == 0, f"groups that do not divide the {inner} columns of {name}")
+        _require(groups and inner % groups == 0, f"groups that do not divide the {inner} columns of {name}")
         expected = {"scale": (rows, groups), "zero": (-(-rows // 8), groups)}
         found[f"{name}.weight"] = _checked(
             Bundle(layout, (rows, inner), "compressed", inner // groups, parts), tensors, expected

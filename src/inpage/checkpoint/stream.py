@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import CheckpointError
 from ..nn import HeapBlock
+from ..runtime import Slices, pause
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
     from ..hub import FileStream
+
+TURN = 0.05  # seconds of reading between two pauses, which take some milliseconds: an abort waits for them
 
 
 class Files(Protocol):
@@ -66,9 +69,11 @@ async def stream_into(files: Files, file: str, regions: list[Region], stop: int 
 
     Reads on to the end, so that the file is stored, or only to byte `stop`.
     """
-    position, number = regions[0].start, 0
+    position, number, slices = regions[0].start, 0, Slices(TURN)
     async with files.stream(file, position, stop) as chunks:
         async for chunk in chunks:
+            if slices.over():
+                await pause()
             begin = position
             position += chunk.nbytes
             while number < len(regions) and regions[number].start < position:

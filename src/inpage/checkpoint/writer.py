@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import ops
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, LAYOUTS, PANEL, QUANTIZED, panel_nbytes
-from ..program import Part, run_once
+from ..program import run_once
 from ..tensor import Tensor
+from .packing import BLOCK_BYTES, operand_at
 from .quantized import Entry, describe, entries
 from .safetensors import BITS, encode_header
 
 if TYPE_CHECKING:
     from ..executors.base import Executor
     from ..models.modeling import PreTrainedModel
-
-BLOCK_BYTES = 1 << 22
 
 
 class CheckpointWriter:
@@ -75,8 +74,8 @@ def _quantized(executor: "Executor", parameter: Parameter) -> Iterator[bytes]:
     def unpack(first: int, count: int) -> None:
         run_once(
             lambda: ops.emit(
-                "unpack_quantized", q=_at(quants), scale=_at(scale, first * sizes[0]),
-                offset=_at(offset, first * sizes[0]), w=_panels(parameter, first), rows=count, inner=inner,
+                "unpack_quantized", q=operand_at(quants), scale=operand_at(scale, first * sizes[0]),
+                offset=operand_at(offset, first * sizes[0]), w=_panels(parameter, first), rows=count, inner=inner,
                 layout=LAYOUTS.index(parameter.layout),
             ),
             executor,
@@ -104,11 +103,11 @@ def _floats(executor: "Executor", parameter: Parameter) -> Iterator[bytes]:
     plain, half = HeapBlock(executor, 4 * inner * blocks[0][1]), HeapBlock(executor, 2 * inner * blocks[0][1])
 
     def unpack(first: int, count: int) -> None:
-        x, y = _panels(parameter, first), _at(plain)
+        x, y = _panels(parameter, first), operand_at(plain)
         ops.emit("unpack", y=y, x=x, rows=count, inner=inner, layout=layout)
         if is_half:
             target = DTYPES.index("float16")
-            ops.emit("convert", y=_at(half), x=y, count=count * inner, source=0, target=target)
+            ops.emit("convert", y=operand_at(half), x=y, count=count * inner, source=0, target=target)
 
     try:
         for first, count in blocks:
@@ -121,9 +120,4 @@ def _floats(executor: "Executor", parameter: Parameter) -> Iterator[bytes]:
 
 def _panels(parameter: Parameter, first: int) -> Tensor:
     """Operand for a weight from row `first` on, a multiple of 8."""
-    return _at(parameter.storage, first // PANEL * panel_nbytes(parameter.layout, parameter.shape[1]))
-
-
-def _at(storage: Any, start: int = 0) -> Tensor:
-    """Operand for the bytes of a heap block from `start` on."""
-    return Tensor((), "float32", Part(storage, start))
+    return operand_at(parameter.storage, first // PANEL * panel_nbytes(parameter.layout, parameter.shape[1]))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from ..errors import OutOfMemoryError
 from ..nn import HeapBlock, Parameter
 from ..optable import DTYPES, PANEL
-from ..program import Part, run_once
-from ..tensor import Tensor
+from ..program import run_once
 from .files import CheckpointFile
-from .packing import emit_pack
+from .packing import emit_pack, operand_at
 from .plan import SOURCE_DTYPES, Plan, is_dense
 from .safetensors import TensorInfo
 from .stream import Direct, Files, Region, stream_into
@@ -67,7 +66,7 @@ def _packed(executor: "Executor", sample: HeapBlock, rows: int, inner: int, dtyp
     """What the sample's values are after packing."""
     parameter = Parameter((rows, inner), layout)
     parameter.place(executor)
-    x, source = Tensor((), "float32", Part(sample, 0)), DTYPES.index(SOURCE_DTYPES[dtype])
+    x, source = operand_at(sample), DTYPES.index(SOURCE_DTYPES[dtype])
     try:
         run_once(lambda: emit_pack(parameter, x, rows, (inner, 1), source), executor)
         return parameter.data

@@ -14,7 +14,7 @@ from ..optable import BY_NUMBER
 from ..program import Program
 from .memory import Allocator
 
-PAUSE = 0.05  # seconds, about, between two pauses of a run in steps: an abort waits for them
+PAUSE = 0.02  # seconds, about, between two pauses of a run in steps: an abort waits for them
 PIECE = 0.01  # seconds of instructions that are run at once in between, or less
 
 
@@ -150,20 +150,19 @@ class Executor(ABC):
                 self._heap.free(address)
                 self._arena = (0, 0)
             self._arena = address, nbytes = self.allocate(program.arena_bytes), program.arena_bytes
-        if program.linked != address:
-            words = array("I", program.words)
-            for position in program.relocations:
-                words[position] += address
-            words = self._finish(words)
+        wanted = (address, program.blocks)
+        if program.linked != wanted:
+            program.relocate(address)
             if not program.address:
-                program.address = self.allocate(4 * len(words))
-            self.write(program.address, words)
-            program.linked = address
+                program.table = self._finish(program.words)  # addresses change, but not which parts of memory overlap
+                program.address = self.allocate(4 * (len(program.words) + len(program.table)))
+            self.write(program.address, program.words + program.table)
+            program.linked = wanted
         return address
 
     def _finish(self, words: "array[int]") -> "array[int]":
-        """The linked words of a program, completed; what is appended lies behind its instructions."""
-        return words
+        """Complete the linked words of a program; returns what is to lie behind them."""
+        return array("I")
 
     def _reserve(self, extent: int) -> None:
         if extent > self.size:

@@ -18,103 +18,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..optable import (
-    ACTIVATIONS,
-    BINARY,
-    BY_NUMBER,
-    CACHE_DTYPES,
-    DTYPES,
-    LAYOUTS,
-    PANEL,
-    POOLING,
-    QUANTIZED,
-    Op,
-    cache_head_words,
-)
+from ..optable import ACTIVATIONS, BINARY, BY_NUMBER, DTYPES, LAYOUTS, PANEL, POOLING, QUANTIZED, Op
 from ..program import REGISTERS
+from . import reference_attention as attention
 from . import reference_quantized as quantized
 from .base import Executor
 from .pages import MAXIMUM, PAGE, growth
+from .reference_memory import LOWEST, Array, Memory, Refused, load, store
 from .reference_published import pack_published
 
-Array = npt.NDArray[Any]
-
-LOWEST = float(np.finfo(np.float32).min)
 HEAP_START = 64  # address 0 means "absent"
-
-
-class Refused(Exception):
-    """An op cannot work on what it finds in its inputs."""
-
-
-class Memory:
-    """Kernel memory, seen as arrays."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.bytes: npt.NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
-
-    def array(self, address: int, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
-        """The dense array at an address, as a writable view."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return self.bytes[address : address + nbytes].view(dtype).reshape(shape)
-
-    def strided(
-        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> Array:
-        """The array at an address whose axes step by `strides` elements, as a writable view."""
-        extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if all(shape) else 0
-        dense = self.array(address, (extent,), dtype)
-        return np.lib.stride_tricks.as_strided(dense, shape, [stride * dense.itemsize for stride in strides])
-
-    def floats(self, address: int, *shape: int) -> Array:
-        """A float64 copy of the dense float32 array at an address."""
-        return self.array(address, shape).astype(np.float64)
-
-    def integers(self, address: int, *shape: int) -> Array:
-        """A copy of the dense int32 array at an address."""
-        return self.array(address, shape, np.int32).copy()
-
-    def panels(self, address: int, rows: int, inner: int) -> Array:
-        """The packed float32 matrix at an address as a [rows, inner] float64 copy."""
-        packed = self.floats(address, -(-rows // PANEL), inner, PANEL)
-        return packed.transpose(0, 2, 1).reshape(-1, inner)[:rows]
-
-    def put(self, address: int, values: Array, dtype: npt.DTypeLike = np.float32) -> None:
-        """Store values as a dense array, rounded to its element type."""
-        self.array(address, values.shape, dtype)[...] = values
-
-
-# Element types
-
-
-def load(memory: Memory, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Array:
-    """Elements of any dtype: float64 if it is a floating-point one, else int64."""
-    if dtype == "bfloat16":
-        high = memory.strided(address, shape, strides, np.uint16).astype(np.uint32) << 16
-        return high.view(np.float32).astype(np.float64)
-    values = memory.strided(address, shape, strides, np.uint8 if dtype == "bool" else dtype)
-    return values.astype(np.float64 if dtype.startswith("float") else np.int64)
-
-
-def store(memory: Memory, address: int, values: Array, dtype: str) -> None:
-    """The opposite of `load`, dense: floats round to nearest even; integers truncate and saturate, NaN gives 0."""
-    if dtype == "bfloat16":
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded = np.where(np.isnan(values), 0x7FC0, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
-        memory.put(address, rounded, np.uint16)
-    elif dtype.startswith("float"):
-        with np.errstate(over="ignore"):
-            memory.put(address, values, dtype)
-    elif dtype == "bool":
-        memory.put(address, values != 0, np.uint8)
-    else:
-        limits = np.iinfo(dtype)
-        whole = np.trunc(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
-        out = memory.array(address, values.shape, dtype)
-        # The upper limit of int64 is not a float64: compare, as clipping would round it up and overflow.
-        inside = (whole > limits.min) & (whole < limits.max)
-        out[...] = np.where(whole > 0, limits.max, limits.min)
-        out[inside] = whole[inside].astype(dtype)
 
 
 # Functions of arrays
@@ -144,42 +57,6 @@ def activate(x: Array, activation: int) -> Array:
 
 def sigmoid(x: Array) -> Array:
     return 0.5 * (1 + np.tanh(0.5 * x))
-
-
-def log_softmax(scores: Array) -> Array:
-    shifted = scores - scores.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
-def adjusted(m: Memory, scores: Array, mask: int, bias: int, bias_batch_stride: int, causal: int, window: int,
-             mask_stride: int) -> Array:  # fmt: skip
-    """Scores [batch, heads, q_len, kv_len] with the bias added, and the lowest float32 where nothing may be seen."""
-    batch, _, q_len, kv_len = scores.shape
-    if bias:
-        strides = (bias_batch_stride, q_len * kv_len, kv_len, 1)
-        scores = np.maximum(scores + m.strided(bias, scores.shape, strides).astype(np.float64), LOWEST)
-    if mask:
-        seen = m.strided(mask, (batch, 1, 1, kv_len), (mask_stride, 0, 0, 1), np.int32)
-        scores = np.where(seen == 0, LOWEST, scores)
-    if causal:
-        last, keys = np.arange(q_len)[:, None] + (kv_len - q_len), np.arange(kv_len)[None, :]
-        scores = np.where((keys > last) | (window > 0) & (keys <= last - window), LOWEST, scores)
-    return scores
-
-
-def head_vectors(m: Memory, address: int, shape: tuple[int, int, int], row_words: int, capacity: int, dtype: int,
-                 head_dim: int) -> Array:  # fmt: skip
-    """[batch, length, heads, head_dim] of a cache whose batch items are `capacity` rows of `row_words` words apart."""
-    name = CACHE_DTYPES[dtype]
-    words = cache_head_words(name, head_dim)
-    steps = (capacity * row_words, row_words, words, 1)
-    stored = np.ascontiguousarray(m.strided(address, (*shape, words), steps, np.uint32))
-    if name == "f32":
-        return stored.view(np.float32).astype(np.float64)
-    if name == "f16":
-        return stored.view(np.float16)[..., :head_dim].astype(np.float64)
-    quants = np.ascontiguousarray(stored[..., 1:]).view(np.int8)[..., :head_dim]
-    return stored[..., :1].view(np.float32).astype(np.float64) * quants
 
 
 # Ops
@@ -235,61 +112,6 @@ def layer_norm(m: Memory, y: int, x: int, residual: int, weight: int, bias: int,
     m.put(y, centred * scale * m.floats(weight, dim) + m.floats(bias, dim))
 
 
-def attention(m: Memory, y: int, q: int, k: int, v: int, mask: int, bias: int, batch: int, heads: int, kv_heads: int,
-              q_len: int, kv_len: int, head_dim: int, q_stride: int, k_stride: int, v_stride: int,
-              bias_batch_stride: int, causal: int, scale: float, capacity: int, mask_stride: int, window: int,
-              cache_dtype: int, softcap: float, shares: int) -> None:  # fmt: skip
-    """y [batch, q_len, heads, head_dim] = softmax(scale * q k^T + bias, masked) v, head by head.
-
-    q is [batch, q_len, heads, head_dim], k and v are [batch, kv_len, kv_heads] head vectors of the cache dtype;
-    `q_stride` is the elements, `k_stride` and `v_stride` are the 32-bit words from one position to the next (so q, k
-    and v may lie side by side). A batch item of q is q_len such steps, one of k and v `capacity` steps. Head h reads
-    key head h // (heads / kv_heads). mask is int32 [batch, kv_len], its rows `mask_stride` apart; bias is [batch,
-    heads, q_len, kv_len] with `bias_batch_stride` elements from item to item (0: one for all). softcap: scores s become
-    softcap * tanh(s / softcap) before the bias. causal: query i sees keys up to i + kv_len - q_len, and of these the
-    last `window` if that is not 0. With several `shares` of the keys y is what `join_attention` takes. Refuses more
-    keys than `capacity`, and shares for several queries or with a window.
-    """
-    if kv_len > capacity or (shares > 1 and (q_len > 1 or window)):
-        raise Refused
-    group = heads // kv_heads
-    strides = (q_len * q_stride, q_stride, head_dim, 1)
-    queries = m.strided(q, (batch, q_len, heads, head_dim), strides).astype(np.float64)
-    keys, values = (
-        head_vectors(m, address, (batch, kv_len, kv_heads), stride, capacity, cache_dtype, head_dim).repeat(group, 2)
-        for address, stride in ((k, k_stride), (v, v_stride))
-    )
-    scores = scale * np.einsum("bihd,bjhd->bhij", queries, keys)
-    if softcap:
-        scores = softcap * np.tanh(scores / softcap)
-    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal, window, mask_stride)
-    if shares > 1:
-        m.put(y, np.stack([open_share(scores, values, *kv_share(kv_len, s, shares)) for s in range(shares)], 2))
-        return
-    m.put(y, np.einsum("bhij,bjhd->bihd", np.exp(log_softmax(scores)), values))
-
-
-def kv_share(kv_len: int, share: int, shares: int) -> tuple[int, int]:
-    """First key of a share and that of the next."""
-    return kv_len * share // shares, kv_len * (share + 1) // shares
-
-
-def open_share(scores: Array, values: Array, start: int, stop: int) -> Array:
-    """[batch, heads, head_dim + 2] of the scores [batch, heads, 1, kv_len] and values of one share of the keys."""
-    scores, values = scores[:, :, 0, start:stop], values[:, start:stop]
-    highest = np.maximum(scores.max(2, initial=-np.inf, keepdims=True) / np.log(2), LOWEST)
-    weights = np.exp2(np.maximum(scores / np.log(2), LOWEST) - highest)
-    return np.concatenate([np.einsum("bhj,bjhd->bhd", weights, values), highest, weights.sum(2, keepdims=True)], 2)
-
-
-def join_attention(m: Memory, y: int, x: int, rows: int, shares: int, head_dim: int) -> None:
-    """y [rows, head_dim] = attention to all keys, from what `attention` left of each share of them."""
-    parts = m.floats(x, rows, shares, head_dim + 2)
-    sums, highest, totals = parts[..., :head_dim], parts[..., head_dim], parts[..., head_dim + 1]
-    factors = np.exp2(highest - highest.max(1, keepdims=True))
-    m.put(y, (sums * factors[..., None]).sum(1) / (totals * factors).sum(1)[:, None])
-
-
 def matmul(m: Memory, c: int, a: int, b: int, outer: int, middle: int, rows: int, columns: int, inner: int,
            a_outer: int, a_middle: int, a_row: int, b_outer: int, b_middle: int, b_row: int, b_inner: int,
            c_outer: int, c_middle: int, c_row: int, alpha: float) -> None:  # fmt: skip
@@ -302,18 +124,6 @@ def matmul(m: Memory, c: int, a: int, b: int, outer: int, middle: int, rows: int
     right = m.strided(b, (outer, middle, columns, inner), (b_outer, b_middle, b_row, b_inner)).astype(np.float64)
     result = m.strided(c, (outer, middle, rows, columns), (c_outer, c_middle, c_row, 1))
     result[...] = alpha * np.einsum("opik,opjk->opij", left, right)
-
-
-def softmax(m: Memory, y: int, x: int, mask: int, bias: int, batch: int, heads: int, q_len: int, kv_len: int,
-            bias_batch_stride: int, causal: int, window: int, log: int) -> None:  # fmt: skip
-    """y = softmax (or its logarithm) of x + bias over the last axis of [batch, heads, q_len, kv_len].
-
-    mask [batch, kv_len], bias, causal and window are as in `attention`.
-    """
-    scores = m.floats(x, batch, heads, q_len, kv_len)
-    scores = adjusted(m, scores, mask, bias, bias_batch_stride, causal, window, kv_len)
-    result = log_softmax(scores)
-    m.put(y, result if log else np.exp(result))
 
 
 def activation(m: Memory, y: int, x: int, count: int, activation: int) -> None:
@@ -412,7 +222,7 @@ def cross_entropy(m: Memory, loss: int, logits: int, labels: int, rows: int, cla
     targets = targets[kept]
     if ((targets < 0) | (targets >= classes)).any():
         raise Refused
-    rows_kept = log_softmax(m.floats(logits, rows, classes))[kept]
+    rows_kept = attention.log_softmax(m.floats(logits, rows, classes))[kept]
     losses = -rows_kept[np.arange(len(targets)), targets]
     m.put(loss, np.array([losses.mean() if len(losses) else np.nan]))
 
@@ -495,39 +305,6 @@ def gated(m: Memory, y: int, gate: int, up: int, rows: int, columns: int, gate_s
     m.put(y, activate(left, activation) * m.strided(up, (rows, columns), (up_stride, 1)))
 
 
-def cache_append(m: Memory, y: int, x: int, batch: int, length: int, heads: int, head_dim: int, capacity: int,
-                 position: int, dtype: int) -> None:  # fmt: skip
-    """Rows position .. position + length - 1 of the cache y = x [batch, length, heads, head_dim], in its dtype.
-
-    q8 takes each head vector in 127 steps to its largest magnitude. Refuses rows past `capacity`.
-    """
-    if position + length > capacity:
-        raise Refused
-    name, values = CACHE_DTYPES[dtype], m.array(x, (batch, length, heads, head_dim))
-    words = cache_head_words(name, head_dim)
-    rows = m.array(y, (batch, capacity, heads, words), np.uint32)[:, position : position + length]
-    if name == "f32":
-        rows[...] = values.view(np.uint32)
-    elif name == "f16":
-        padded = np.zeros((batch, length, heads, 2 * words), np.float16)
-        padded[..., :head_dim] = values
-        rows[...] = padded.view(np.uint32)
-    else:
-        highest = np.abs(values).max(-1, keepdims=True)
-        inverse = np.divide(np.float32(127), highest, where=highest > 0, out=np.zeros_like(highest))
-        padded = np.zeros((batch, length, heads, 4 * (words - 1)), np.int8)
-        padded[..., :head_dim] = np.rint(values * inverse)
-        rows[..., :1] = (highest / np.float32(127)).view(np.uint32)
-        rows[..., 1:] = padded.view(np.uint32)
-
-
-def cache_read(m: Memory, y: int, x: int, batch: int, length: int, heads: int, head_dim: int, capacity: int,
-               dtype: int) -> None:  # fmt: skip
-    """y [batch, length, heads, head_dim] = the first `length` rows of every batch item of the cache x."""
-    words = cache_head_words(CACHE_DTYPES[dtype], head_dim)
-    m.put(y, head_vectors(m, x, (batch, length, heads), heads * words, capacity, dtype, head_dim))
-
-
 def gather(m: Memory, y: int, x: int, index: int, count: int, rows: int, words: int, stride: int) -> None:
     """y[i] = x[index[i]] for i < count: the first rows * words 32-bit elements of items `stride` elements apart.
 
@@ -596,10 +373,10 @@ def mask_scores(m: Memory, y: int, bits: int, rows: int, columns: int) -> None:
 FUNCTIONS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
-        embedding, layer_norm, attention, matmul, softmax, activation, binary, copy, convert, pack, unpack,
-        pool, normalize, position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill,
-        rms_norm, positions, rotary_tables, rope, gated, cache_append, cache_read, gather, argmax, sample,
-        edit_scores, mask_scores, join_attention,
+        embedding, layer_norm, matmul, activation, binary, copy, convert, pack, unpack, pool, normalize,
+        position_ids, cross_entropy, mse_loss, bce_loss, topk, random_normal, fill, rms_norm, positions,
+        rotary_tables, rope, gated, gather, argmax, sample, edit_scores, mask_scores,
+        attention.attention, attention.join_attention, attention.softmax, attention.cache_append, attention.cache_read,
         quantized.quantize_rows, quantized.quantize_weight, quantized.pack_quantized, quantized.unpack_quantized,
         pack_published,
     )

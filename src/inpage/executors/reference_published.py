@@ -1,26 +1,18 @@
 """The reference executor's op for quantised weights as other libraries publish them. Formats are in `optable.py`."""
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-import numpy.typing as npt
 
 from ..optable import DTYPES, GROUP_SIZE, LAYOUTS, PUBLISHED
+from .reference_memory import Array, Memory, Refused, load
 from .reference_quantized import Quantized, write_weight
 
-if TYPE_CHECKING:
-    from .reference import Memory
-
-Array = npt.NDArray[Any]
 AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 """Place in a word of each of eight columns."""
 
 
-def pack_published(m: "Memory", w: int, q: int, scale: int, zero: int, rows: int, inner: int, group: int,
+def pack_published(m: Memory, w: int, q: int, scale: int, zero: int, rows: int, inner: int, group: int,
                    source: int, format: int, layout: int) -> None:  # fmt: skip
     """w = scale * (q - zero) packed in a layout."""
-    from .reference import Refused, load
-
     name, packing = LAYOUTS[layout], PUBLISHED[format]
     if name not in ("q4", "q4z") or group % GROUP_SIZE or inner % group:
         raise Refused

@@ -1,16 +1,12 @@
 """The quantised ops of the reference executor. Layouts and their meaning are in `optable.py`."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ..optable import GROUP_SIZE, GROUPED, LAYOUTS, PANEL, padded_inner, panel_nbytes
+from ..optable import DTYPES, GROUP_SIZE, GROUPED, LAYOUTS, PANEL, padded_inner, panel_nbytes
+from .reference_memory import Array, Memory, load
 
-if TYPE_CHECKING:
-    from .reference import Memory
-
-Array = npt.NDArray[Any]
 ZERO = {"q8g": 64, "q4": 8, "q4z": 0}
 QUANTS = {"q8g": (-63, 63), "q4": (-8, 7), "q4z": (0, 15)}
 
@@ -23,7 +19,7 @@ class Quantized(NamedTuple):
     offset: Array
 
 
-def _panels(m: "Memory", address: int, rows: int, inner: int, layout: str) -> Array:
+def _panels(m: Memory, address: int, rows: int, inner: int, layout: str) -> Array:
     """The panels at an address as bytes [panels, panel bytes], writable."""
     count = -(-rows // PANEL)
     return m.array(address, (count, panel_nbytes(layout, inner)), np.uint8)
@@ -38,7 +34,7 @@ def _groups(panels: Array, layout: str) -> tuple[Array, Array, Array]:
     return scales[..., :8], scales[..., 8:], groups[..., head:].reshape(*groups.shape[:2], steps, 8, 4)
 
 
-def read_weight(m: "Memory", address: int, rows: int, inner: int, layout: str) -> Quantized:
+def read_weight(m: Memory, address: int, rows: int, inner: int, layout: str) -> Quantized:
     """Plain arrays of a packed quantised weight."""
     panels, padded = _panels(m, address, rows, inner, layout), padded_inner(layout, inner)
     if layout == "q8":
@@ -55,7 +51,7 @@ def read_weight(m: "Memory", address: int, rows: int, inner: int, layout: str) -
     return Quantized(quants, scale, offsets.transpose(0, 2, 1).reshape(scale.shape[0] + -rows % PANEL, -1)[:rows] * 1.0)
 
 
-def write_weight(m: "Memory", address: int, weight: Quantized, layout: str) -> None:
+def write_weight(m: Memory, address: int, weight: Quantized, layout: str) -> None:
     """The opposite of `read_weight`."""
     rows, inner = weight.quants.shape
     panels, padded = _panels(m, address, rows, inner, layout), padded_inner(layout, inner)
@@ -68,7 +64,6 @@ def write_weight(m: "Memory", address: int, weight: Quantized, layout: str) -> N
         packed = quants.astype(np.int8).reshape(-1, 8, padded // 4, 4).transpose(0, 2, 1, 3)
         panels[:, : 8 * padded] = np.ascontiguousarray(packed).reshape(len(panels), -1).view(np.uint8)
         tail = np.zeros((len(panels), 16), np.float32)
-        tail[:, :8].reshape(-1)[:] = 0
         scale = np.zeros(len(panels) * PANEL, np.float32)
         scale[:rows] = weight.scale[:, 0]
         tail[:, :8], tail[:, 8:] = scale.reshape(-1, 8), quants.sum(1).reshape(-1, 8)
@@ -88,7 +83,7 @@ def write_weight(m: "Memory", address: int, weight: Quantized, layout: str) -> N
     data[...] = halves[:, :, :, 0] | halves[:, :, :, 1] << 4
 
 
-def decode(m: "Memory", address: int, rows: int, inner: int, layout: str) -> Array:
+def decode(m: Memory, address: int, rows: int, inner: int, layout: str) -> Array:
     """A weight in any layout but rows as float64 [rows, inner]."""
     if layout == "panels":
         return m.panels(address, rows, inner)
@@ -117,11 +112,9 @@ def _spread(values: Array, each: int, inner: int) -> Array:
     return np.repeat(values.astype(np.float64), each, axis=1)[:, :inner]
 
 
-def quantize_weight(m: "Memory", w: int, x: int, rows: int, inner: int, source: int, row_stride: int,
+def quantize_weight(m: Memory, w: int, x: int, rows: int, inner: int, source: int, row_stride: int,
                     column_stride: int, layout: int) -> None:  # fmt: skip
     """w = x packed in a layout; element (r, c) of x is at r * row_stride + c * column_stride, of dtype `source`."""
-    from .reference import DTYPES, load
-
     values = load(m, x, (rows, inner), (row_stride, column_stride), DTYPES[source]).astype(np.float32)
     name = LAYOUTS[layout]
     if name == "f16":
@@ -213,7 +206,7 @@ def _sum(x: Array) -> Array:
     return (total[..., 0] + total[..., 1]) + (total[..., 2] + total[..., 3])
 
 
-def pack_quantized(m: "Memory", w: int, q: int, scale: int, offset: int, rows: int, inner: int, layout: int) -> None:
+def pack_quantized(m: Memory, w: int, q: int, scale: int, offset: int, rows: int, inner: int, layout: int) -> None:
     """w = the plain arrays q, scale and offset packed."""
     name, groups = LAYOUTS[layout], -(-inner // GROUP_SIZE)
     if name == "q8":
@@ -226,12 +219,12 @@ def pack_quantized(m: "Memory", w: int, q: int, scale: int, offset: int, rows: i
     write_weight(m, w, Quantized(quants, scales, offsets), name)
 
 
-def _nibbles(m: "Memory", address: int, rows: int, inner: int) -> Array:
+def _nibbles(m: Memory, address: int, rows: int, inner: int) -> Array:
     data = m.array(address, (rows, -(-inner // 2)), np.uint8)
     return np.stack([data & 15, data >> 4], axis=2).reshape(rows, -1)[:, :inner]
 
 
-def unpack_quantized(m: "Memory", q: int, scale: int, offset: int, w: int, rows: int, inner: int, layout: int) -> None:
+def unpack_quantized(m: Memory, q: int, scale: int, offset: int, w: int, rows: int, inner: int, layout: int) -> None:
     """The plain arrays q, scale and (q4z) offset of the packed weight w."""
     name = LAYOUTS[layout]
     weight = read_weight(m, w, rows, inner, name)
@@ -246,7 +239,7 @@ def unpack_quantized(m: "Memory", q: int, scale: int, offset: int, w: int, rows:
     m.put(q, quants[:, ::2] | quants[:, 1::2] << 4, np.uint8)
 
 
-def quantize_rows(m: "Memory", xq: int, x: int, rows: int, inner: int, layout: int) -> None:
+def quantize_rows(m: Memory, xq: int, x: int, rows: int, inner: int, layout: int) -> None:
     """xq = quants int16 [rows, padded inner], scale [rows, groups], then (q8) the rows' lowest values."""
     name = LAYOUTS[layout]
     values = np.zeros((rows, padded_inner(name, inner)), np.float32)
@@ -270,7 +263,7 @@ def quantize_rows(m: "Memory", xq: int, x: int, rows: int, inner: int, layout: i
     m.put(scale_at + 4 * scale.size, low if name == "q8" else np.zeros_like(scale))
 
 
-def activations(m: "Memory", address: int, rows: int, inner: int, layout: str) -> Array:
+def activations(m: Memory, address: int, rows: int, inner: int, layout: str) -> Array:
     """What `quantize_rows` left at an address, as float64 [rows, inner]."""
     if layout not in ("q8", *GROUPED):
         return m.floats(address, rows, inner)

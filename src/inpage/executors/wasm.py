@@ -141,7 +141,8 @@ def kernels(variant: str) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(
-            f"The kernels {variant}.wasm are not there.", hint="In a source tree run `python build_wheels.py` first."
+            f"The kernels {variant}.wasm are not there.",
+            hint="In a source tree run `python build_wheels.py kernels` first.",
         ) from None
 
 
@@ -237,7 +238,7 @@ class WasmExecutor(Executor):
         return self._run(address, registers, begin, end)
 
     def _finish(self, words: "array[int]") -> "array[int]":
-        return words + cut(words, self.threads) if self.threads > 1 else words
+        return cut(words, self.threads) if self.threads > 1 else super()._finish(words)
 
 
 _DTYPES = {

@@ -3,7 +3,8 @@
 A cache has two blocks a layer, keys and values, `[batch, capacity, heads]` of head vectors in a cache dtype
 (`optable.py`). Layers with the same attention window form a group, whose rows are appended, moved and cut together. A
 recorded program refers to the blocks by address and to registers for the number of rows, so one program serves all
-steps until a block moves; `program_key` says which blocks a program was recorded for.
+steps until a block grows, and all caches of one size: `program_key` says what a program was recorded for, and
+`program_blocks` to which blocks it is to refer.
 
 A layer with a sliding window of W tokens keeps the last W - 1 rows at least; when its block is full, these move to its
 beginning.
@@ -110,6 +111,7 @@ class Cache:
         self.kv_cache_dtype = kv_cache_dtype
         self.layers: list[CacheLayer] = []
         self.program_key: tuple[Any, ...] = ()
+        self.program_blocks: tuple[int, ...] = ()
         self.disposed = False
         self._groups: list[_Group] = []
         self._executor: Executor | None = None
@@ -289,8 +291,9 @@ class Cache:
     def set_registers(self, registers: memoryview, length: int) -> bool:
         """Put in what programs refer to, in a run that adds `length` tokens; False unless no block need move for them.
 
-        A program that was recorded with the present `program_key` can run with these, and `add` counts the tokens after
-        it. This is `extended` without a look at what has not changed; False, too, while tokens are hidden.
+        A program that was recorded with the present `program_key` can run with these and `program_blocks`, and `add`
+        counts the tokens after it. This is `extended` without a look at what has not changed; False, too, while tokens
+        are hidden.
         """
         if self._mask is not None:
             return False
@@ -445,11 +448,11 @@ class Cache:
         return new
 
     def _moved(self) -> None:
-        """Blocks have other places or sizes: programs over the old ones are of no use."""
-        blocks = tuple(block.address for group in self._groups for _, block in group.blocks())
+        """Blocks have other places or sizes."""
+        self.program_blocks = tuple(block.address for group in self._groups for _, block in group.blocks())
         capacities = tuple(group.capacity for group in self._groups)
         masked = any(group.mask_block is not None for group in self._groups)
-        self.program_key = (self.kv_cache_dtype, self.batch_size, masked, capacities, blocks)
+        self.program_key = (self.kv_cache_dtype, self.batch_size, masked, capacities)
 
     def _run(self, function: Callable[[], Any]) -> None:
         run_once(lambda: function() and None, self._on())
@@ -469,8 +472,11 @@ class DynamicCache(Cache):
     """A cache that grows with the sequence, by doubling, so that little is copied and at most half stays empty."""
 
     def _capacity(self, group: _Group, needed: int, length: int) -> int:
-        doubled = max(FIRST_CAPACITY, 2 * group.capacity, self._expected)
-        return max(needed, min(doubled, group.limit(length)) if group.window else doubled)
+        # One of few sizes, as programs are recorded for each, and with room for a token more.
+        rows = FIRST_CAPACITY
+        while rows <= max(needed, self._expected):
+            rows *= 2
+        return max(needed, min(rows, group.limit(length)) if group.window else rows)
 
 
 class StaticCache(Cache):

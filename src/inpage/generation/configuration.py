@@ -5,11 +5,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from ..checks import check_flags
+from ..checks import check_flags, check_number
 from ..errors import ConfigError, InputError, UnsupportedError
 from ..runtime import Awaitable, resolve
 from .logits_process import token_list
-from .warpers import GREEDY, check_number
+from .warpers import GREEDY
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -215,6 +215,7 @@ class GenerationConfig(Awaitable):
             (_BEAMS, self.num_beams > 1, "Set num_beams."),
             (("max_matching_ngram_size",), self.prompt_lookup_num_tokens, "Set prompt_lookup_num_tokens."),
             (_OUTPUTS, self.return_dict_in_generate, "Set return_dict_in_generate=True."),
+            (("decoder_start_token_id",), False, "It is for models with an encoder."),
         ):
             for name in names:
                 if not applies and given.get(name) not in (None, DEFAULTS[name]):

@@ -294,6 +294,8 @@ def make_constraint(
         raise InputError("Only one of json_schema, regex and choices can be given.")
     if tokenizer is None:
         raise InputError("Constrained output needs the tokenizer.", hint="Give tokenizer=.")
+    if regex is not None and not isinstance(regex, str):
+        raise InputError(f"regex must be a text, not {regex!r:.60}.")
     if choices is not None:
         if isinstance(choices, str) or not choices or not all(isinstance(c, str) and c for c in choices):
             raise InputError(f"choices must be a list of texts, none empty, not {choices!r:.60}.")

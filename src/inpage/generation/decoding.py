@@ -50,7 +50,8 @@ class _Base:
         self.dense, self.warpers = request.processors.parts()
         self.preparing: list[Any] = [each for each in self.dense if _prepares(each)]
         self.prompt_length = len(request.prompts[0])
-        self.total = self.config.max_length - self.prompt_length
+        self.longest: int = self.config.max_length
+        self.total = self.longest - self.prompt_length
         self.ends = frozenset(self.config.eos_tokens)
         self.scores: list[Tensor] = []
         self.logits: list[Tensor] = []
@@ -83,7 +84,7 @@ class _Base:
 
     def ended(self, ids: Ids, scores: Rows | None) -> list[bool]:
         """Which sequences are done with their last token."""
-        whole = len(ids[0]) >= self.config.max_length
+        whole = len(ids[0]) >= self.longest
         found = [whole or row[-1] in self.ends for row in ids]
         if self.request.criteria:
             found = [a or b for a, b in zip(found, self.request.criteria(ids, scores), strict=True)]

@@ -78,8 +78,7 @@ class GenerationMixin:
 
         With return_dict_in_generate, a ModelOutput of `sequences`, `past_key_values` and, as asked for, `scores`,
         `logits`, `hidden_states` and `attentions` (a tuple over the layers for each step), `sequences_scores` and
-        `beam_indices`. Raises InputError and UnsupportedError for options that are
-        unknown, unfit or without effect.
+        `beam_indices`. Raises InputError and UnsupportedError for options that are unknown, unfit or without effect.
         """
         return result_of(self.generate_steps(inputs, generation_config, **options))
 
@@ -113,11 +112,11 @@ class GenerationMixin:
                 raise unknown_option(name)
         if generation_config is not None:
             _check_config(generation_config)
+        if negative_prompt_ids is None and negative_prompt_attention_mask is not None:
+            raise InputError("negative_prompt_attention_mask would have no effect.", hint="Give negative_prompt_ids.")
         config = (generation_config or GenerationConfig()).complete(under=self.generation_config, **options)
         self._check_pad_token(config, options)
         ids, padding = _prompts(inputs, input_ids, attention_mask, (config.pad_token_id, config.eos_tokens))
-        if config.decoder_start_token_id is not None and not getattr(self.config, "is_encoder_decoder", False):
-            config.values["decoder_start_token_id"] = None
         model: Any = self
         config.set_lengths(len(ids[0]), model.max_positions)
         times = max(config.num_beams, config.num_return_sequences)
@@ -283,7 +282,7 @@ def _prompts(
     """Token ids as lists, and how many at the left of each are padding."""
     if isinstance(inputs, Mapping):
         attention_mask = inputs.get("attention_mask") if attention_mask is None else attention_mask
-        inputs = inputs["input_ids"]
+        inputs = inputs.get("input_ids")
     if (inputs is None) == (input_ids is None):
         raise InputError("generate() needs token ids, once: as inputs or as input_ids.")
     ids = _rows("input_ids", input_ids if inputs is None else inputs)
@@ -314,11 +313,12 @@ def _check_config(config: Any) -> None:
 
 
 def _rows(name: str, values: Any) -> Ids:
-    """Integers [B, L], or [L] for a batch of one, as lists."""
+    """Integers [B, L] as lists; [L] is a batch of one."""
     tensor = Tensor.from_values(values, "int32")
     if len(tensor.shape) not in (1, 2):
-        raise InputError(f"{name} must be [batch, length], not {list(tensor.shape)}.")
-    return tensor.tolist() if len(tensor.shape) == 2 else [tensor.tolist()]
+        raise InputError(f"{name} must have one or two dimensions, found shape {list(tensor.shape)}.")
+    rows = tensor.tolist()
+    return rows if len(tensor.shape) == 2 else [rows]
 
 
 def _callables(name: str, given: Any) -> list[Any]:

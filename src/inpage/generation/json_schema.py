@@ -6,7 +6,7 @@ not name, and white space is at most one space after a comma or colon.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from itertools import combinations
 from math import ceil, floor, isfinite
@@ -21,15 +21,15 @@ _INTEGER = r"(?:0|-?[1-9][0-9]{0,14})"  # no -0, which JavaScript keeps apart fr
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 _DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_PLAIN = r'[^"\\\x00-\x1f\x7f]'
 _FORMATS = {
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}T{_TIME}",
     "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     "email": r"[a-zA-Z0-9_+-]{1,32}(?:\.[a-zA-Z0-9_+-]{1,32}){0,3}@[a-z0-9]{1,32}(?:\.[a-z]{2,12}){1,3}",
-    "ipv4": r"(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})".replace(
-        "1?[0-9]{1,2}", "1[0-9]{2}|[1-9]?[0-9]"
-    ),
+    "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
 }
 _MOST = 10**9  # numbers within bounds are smaller
 _DIGITS = 6  # of their fractions that are free
@@ -60,7 +60,7 @@ def json_schema_pattern(schema: Any) -> str:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"The JSON schema is no JSON: {error}.") from None
     return _Schemas(schema).pattern(schema, {})
 
@@ -82,6 +82,9 @@ class _Schemas:
         schema = {name: value for name, value in schema.items() if name not in _SAID}
         if not schema:
             return _any_value(_NESTING)
+        for name, value in schema.items():
+            if name in _VALUES and not _VALUES[name][1](value):
+                raise InputError(f"{name} must be {_VALUES[name][0]}, not {value!r:.60}.")
         if "$ref" in schema:
             return self._reference(schema, seen)
         if (values := _values(schema)) is not None:
@@ -205,12 +208,8 @@ class _Schemas:
         return {"boolean": "(?:true|false)", "null": "null"}[kind]
 
     def _object(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
-        properties, names = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, Mapping) or not isinstance(names, list | tuple):
-            raise InputError("The properties of a JSON schema are an object, and required a list.")
-        required = set(names)
-        most = _count(schema, "maxProperties")
-        if _count(schema, "minProperties", 0) > len(required) or (most is not None and most < len(properties)):
+        properties, required = schema.get("properties", {}), set(schema.get("required", ()))
+        if schema.get("minProperties", 0) > len(required) or schema.get("maxProperties", 1e9) < len(properties):
             raise UnsupportedError("minProperties and maxProperties are not supported.", hint="Use required.")
         if required - set(properties):
             raise UnsupportedError(f"Required properties without a schema: {', '.join(required - set(properties))}.")
@@ -230,7 +229,7 @@ class _Schemas:
         return r"\{" + _members(members) + r"\}"
 
     def _array(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
-        least, most = _count(schema, "minItems", 0), _count(schema, "maxItems")
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
         fixed = [self.pattern(item, seen) for item in schema.get("prefixItems", ())]
         items = schema.get("items", not fixed)
         if fixed:
@@ -256,17 +255,10 @@ class _Nothing(UnsupportedError):
 
 def _options(name: str, options: Any) -> Iterator[Any]:
     """Schemas of anyOf, oneOf or allOf, as objects where that is the same."""
-    if not isinstance(options, list | tuple):
-        raise InputError(f"{name} is a list of JSON schemas, not {options!r:.60}.")
     for option in options:
-        if option is True:
-            yield {}
-        elif option is False and name == "allOf":
+        if option is False and name == "allOf":
             raise _Nothing("The JSON schema allows no value where it is false.")
-        elif option is False or isinstance(option, Mapping):
-            yield option
-        else:
-            raise InputError(f"A JSON schema is an object, not {option!r:.60}.")
+        yield {} if option is True else option
 
 
 def _kinds(kinds: Any) -> set[str]:
@@ -294,8 +286,6 @@ def _values(schema: Mapping[str, Any]) -> list[Any] | None:
     if "const" not in schema and "enum" not in schema:
         return None
     values = schema.get("enum", [schema.get("const")])
-    if not isinstance(values, list | tuple):
-        raise InputError(f"enum is a list of values, not {values!r:.60}.")
     if "const" in schema:
         values = [value for value in values if _literal(value) == _literal(schema["const"])]
     return [value for value in values if _is_of(value, _types(schema))]
@@ -307,16 +297,6 @@ def _is_of(value: Any, kinds: set[str]) -> bool:
     if isinstance(value, int | float):
         return "number" in kinds or ("integer" in kinds and value == value // 1)
     return ("object" if isinstance(value, Mapping) else "array") in kinds
-
-
-def _count(schema: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """A length or number of items. Raises InputError for what is none."""
-    value = schema.get(name, default)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0 or value != value // 1:
-        raise InputError(f"{name} must be a whole number of at least 0, not {value!r:.60}.")
-    return int(value)
 
 
 def _members(members: list[tuple[str, bool]]) -> str:
@@ -343,8 +323,6 @@ def _string(schema: Mapping[str, Any]) -> str:
         _allow(schema, {"type", "pattern", "format"}, "a string with a pattern or format")
         if "pattern" in schema and "format" in schema:
             raise UnsupportedError("A string with both pattern and format is not supported.")
-        if not isinstance(schema.get("pattern", ""), str):
-            raise InputError(f"pattern must be a text, not {schema['pattern']!r:.60}.")
         if "pattern" in schema:
             return f'"{_in_string(schema["pattern"])}"'
         if schema["format"] not in _FORMATS:
@@ -352,7 +330,7 @@ def _string(schema: Mapping[str, Any]) -> str:
                 f"Strings of format {schema['format']!r} are not supported.", hint=f"There are: {', '.join(_FORMATS)}."
             )
         return f'"{_FORMATS[schema["format"]]}"'
-    least, most = _count(schema, "minLength", 0), _count(schema, "maxLength")
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
     if most is not None and most < least:
         raise InputError(f"No string has {least} characters at least and {most} at most.")
     return f'"{_CHARACTER}{{{least},{"" if most is None else most}}}"'
@@ -399,11 +377,7 @@ def _alternatives(pattern: str) -> list[str]:
     return parts
 
 
-_PLAIN = r'[^"\\\x00-\x1f\x7f]'
-
-
 def _integer(schema: Mapping[str, Any]) -> str:
-    _check_bounds(schema)
     least = [ceil(schema["minimum"])] if "minimum" in schema else []
     least += [floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
     most = [floor(schema["maximum"])] if "maximum" in schema else []
@@ -440,12 +414,6 @@ def _number_range(low: int, high: int) -> list[str]:
     return found
 
 
-def _check_bounds(schema: Mapping[str, Any]) -> None:
-    for name, bound in schema.items():
-        if name != "type" and (not isinstance(bound, int | float) or isinstance(bound, bool) or not isfinite(bound)):
-            raise InputError(f"{name} must be a number, not {bound!r:.60}.")
-
-
 class _Bound(NamedTuple):
     """An end of a range of numbers, which may be in it."""
 
@@ -464,7 +432,6 @@ class _Bound(NamedTuple):
 
 def _number(schema: Mapping[str, Any]) -> str:
     """Numbers; within bounds without an exponent and with few digits, so that rounding keeps to the bounds."""
-    _check_bounds(schema)
     if set(schema) <= {"type"}:
         return _NUMBER
     low, high = _Bound(Decimal(1 - _MOST), True), _Bound(Decimal(_MOST - 1), True)
@@ -565,11 +532,51 @@ def _allow(schema: Mapping[str, Any], known: set[str], what: str) -> None:
 def _literal(value: Any) -> str:
     try:
         return re.escape(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    except (TypeError, ValueError):
-        raise InputError(f"{value!r:.60} is no JSON value.") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"The JSON schema has the value {value!r:.60}, which is no JSON: {error}.") from None
 
 
 def _group(options: list[str]) -> str:
     if not options:
         raise InputError("A JSON schema allows no value: enum or anyOf is empty.")
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping | bool)
+
+
+def _is_list(value: Any, of: Callable[[Any], bool] = lambda element: True) -> bool:
+    return isinstance(value, list | tuple) and all(map(of, value))
+
+
+# What the value of a keyword is, in words, and whether one is that.
+_VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), ("a list of schemas", lambda value: _is_list(value, _is_schema))),
+    **dict.fromkeys(("enum", "prefixItems"), ("a list", _is_list)),
+    **dict.fromkeys(("format", "pattern"), ("a text", _is_text)),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ("a number", _is_number)),
+    **dict.fromkeys(
+        ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"),
+        ("a whole number of at least 0", _is_count),
+    ),
+    "properties": ("an object", _is_object),
+    "required": ("a list of names", lambda value: _is_list(value, _is_text)),
+    "type": ("a name or a list of names", lambda value: _is_text(value) or _is_list(value, _is_text)),
+}

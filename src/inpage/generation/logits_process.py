@@ -12,6 +12,7 @@ from math import inf, isfinite, isnan
 from operator import add
 from typing import Any, NamedTuple
 
+from ..checks import check_count, check_number
 from ..errors import InputError
 from .scores import Candidates, Ids, Row, Rows, candidates, log_softmax
 
@@ -172,7 +173,7 @@ class RepetitionPenaltyLogitsProcessor(EditProcessor):
     """
 
     def __init__(self, penalty: float, prompt_ignore_length: int | Sequence[int] | None = None) -> None:
-        self.penalty = _positive("repetition_penalty", penalty)
+        self.penalty = check_number("repetition_penalty", penalty, above=0)
         self.ignored = prompt_ignore_length or 0
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -184,7 +185,7 @@ class EncoderRepetitionPenaltyLogitsProcessor(EditProcessor):
     """Makes tokens of the prompt more likely (`penalty` > 1) or less."""
 
     def __init__(self, penalty: float, encoder_input_ids: Ids) -> None:
-        self.penalty = 1 / _positive("encoder_repetition_penalty", penalty)
+        self.penalty = 1 / check_number("encoder_repetition_penalty", penalty, above=0)
         self.tokens = [set(ids) for ids in encoder_input_ids]
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -198,7 +199,8 @@ class NoRepeatNGramLogitsProcessor(EditProcessor):
     """
 
     def __init__(self, ngram_size: int, padding: Sequence[int] | None = None) -> None:
-        self.size = _count("no_repeat_ngram_size", ngram_size)
+        check_count("no_repeat_ngram_size", ngram_size)
+        self.size = ngram_size
         self.padding = padding or (0,)
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -210,7 +212,8 @@ class EncoderNoRepeatNGramLogitsProcessor(EditProcessor):
     """Rules out tokens that would repeat a run of `encoder_ngram_size` tokens of the prompt."""
 
     def __init__(self, encoder_ngram_size: int, encoder_input_ids: Ids) -> None:
-        self.size = _count("encoder_no_repeat_ngram_size", encoder_ngram_size)
+        check_count("encoder_no_repeat_ngram_size", encoder_ngram_size)
+        self.size = encoder_ngram_size
         self.prompts = encoder_input_ids
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
@@ -238,7 +241,7 @@ class SequenceBiasLogitsProcessor(EditProcessor):
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         for (*prefix, last), bias in self.biases.items():
-            _check_tokens(self.option, [last], size)
+            _check_vocabulary(self.option, [last], size)
             if len(prefix) <= len(ids) and ids[len(ids) - len(prefix) :] == prefix:
                 yield Edit([last], bias=bias)
 
@@ -271,7 +274,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
                     f"prefix_allowed_tokens_fn allows no token for sequence {index // self.num_beams}.",
                     hint="Return the end-of-sequence token where nothing else may follow.",
                 )
-            _check_tokens("prefix_allowed_tokens_fn", tokens, len(row))
+            _check_vocabulary("prefix_allowed_tokens_fn", tokens, len(row))
             results.append(Candidates(tokens, [row[token] for token in tokens]).row(len(row)))
         return results
 
@@ -294,8 +297,8 @@ class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
         self.tokens = token_list(eos_token_id)
 
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
-        last = len(input_ids[0]) == self.max_length - 1
-        return _forced("forced_eos_token_id", self.tokens, scores) if last else scores
+        is_last = len(input_ids[0]) == self.max_length - 1
+        return _forced("forced_eos_token_id", self.tokens, scores) if is_last else scores
 
 
 class MinLengthLogitsProcessor(EditProcessor):
@@ -329,15 +332,15 @@ class ExponentialDecayLengthPenalty(EditProcessor):
         input_ids_seq_length: int,
     ) -> None:
         try:
-            start, self.factor = exponential_decay_length_penalty
-        except (TypeError, ValueError):
+            start, self.factor = (
+                check_number("exponential_decay_length_penalty", value) for value in exponential_decay_length_penalty
+            )
+        except (TypeError, ValueError):  # InputError is one
             raise InputError(
-                "exponential_decay_length_penalty must be a pair (start, factor), not "
+                "exponential_decay_length_penalty must be a pair of numbers (start, factor), not "
                 f"{exponential_decay_length_penalty!r:.60}."
             ) from None
-        _positive("The factor of exponential_decay_length_penalty", self.factor)
-        if not isinstance(start, int | float):
-            raise InputError(f"The start of exponential_decay_length_penalty must be a number, not {start!r:.60}.")
+        check_number("The factor of exponential_decay_length_penalty", self.factor, above=0)
         self.start = start + input_ids_seq_length
         self.tokens = token_list(eos_token_id)
 
@@ -432,30 +435,18 @@ def _ruled_out(tokens: Iterable[int]) -> Edit:
 
 
 def _forced(option: str, tokens: list[int], scores: Rows) -> Rows:
-    _check_tokens(option, tokens, len(scores[0]))
+    _check_vocabulary(option, tokens, len(scores[0]))
     return [Candidates(tokens, [0.0] * len(tokens)).row(len(row)) for row in scores]
 
 
-def _token_ids(option: str, tokens: Any) -> list[int]:
-    found = [tokens] if isinstance(tokens, int) else list(tokens)
-    if not found or any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in found):
-        raise InputError(f"{option} must have lists of token ids, not {tokens!r:.100}.")
-    return found
-
-
-def _check_tokens(option: str, tokens: Iterable[int], size: int) -> None:
+def _check_vocabulary(option: str, tokens: Iterable[int], size: int) -> None:
     for token in tokens:
         if not 0 <= token < size:
             raise InputError(f"{option} has the token {token}; the model has {size} tokens.")
 
 
-def _positive(option: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise InputError(f"{option} must be a number above 0, not {value!r}.")
-    return float(value)
-
-
-def _count(option: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{option} must be a whole number of at least 1, not {value!r}.")
-    return value
+def _token_ids(option: str, tokens: Any) -> list[int]:
+    found = [tokens] if isinstance(tokens, int) else list(tokens) if isinstance(tokens, Iterable) else []
+    if not found or any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in found):
+        raise InputError(f"{option} must have lists of token ids, not {tokens!r:.100}.")
+    return found

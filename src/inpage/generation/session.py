@@ -101,21 +101,19 @@ class Session:
         if self.cache is not None:
             self.cache.expect(length)
             while (size := self._piece(length - seen)) < length - seen:
-                yield from self._run([row[seen : seen + size] for row in ids], seen, None)
+                yield from self._run([row[seen : seen + size] for row in ids], None)
                 seen += size
                 yield
-        return (yield from self._run([row[seen:] for row in ids], seen, wanted, ids))
+        return (yield from self._run([row[seen:] for row in ids], wanted, ids))
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
-        if self.cache is None:
-            return result_of(self._run(ids, 0, wanted, ids))
-        return result_of(self._run([row[-1:] for row in ids], self._seen(), wanted, ids))
+        return self._run_at_once(ids if self.cache is None else [row[-1:] for row in ids], wanted, ids)
 
     def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
         """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""
         texts = [[*ids, *guesses[:count]] for count in range(len(guesses) + 1)]
-        return result_of(self._run([texts[-1][self._seen() :]], self._seen(), wanted, texts))
+        return self._run_at_once([texts[-1][self._seen() :]], wanted, texts)
 
     def keep(self, length: int) -> None:
         """Forget the tokens behind the first `length`, and draw again by the random numbers that chose after them."""
@@ -158,25 +156,36 @@ class Session:
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0
 
-    def _run(self, ids: Ids, seen: int, wanted: Wanted | None, texts: Ids | None = None) -> Generator[None, None, Any]:
+    def _run(self, ids: Ids, wanted: Wanted | None, texts: Ids | None = None) -> Generator[None, None, Any]:
         """What is wanted after `ids`, in steps; where that is None, they only go into the cache.
 
         `texts`, the whole sequences, are what the processors look at.
         """
         more = {} if texts is None else self._more(texts, wanted)
-        keep = 1 if texts is None else len(texts) // len(ids)
-        asked = (wanted, keep, len(ids), len(ids[0]), *[tensor.shape for tensor in more.values()])
+        results = yield from self._compute(_asked(wanted, ids, texts or ids, more), ids, more)
+        return None if wanted is None else self._found(results, wanted, texts or ids)
+
+    def _run_at_once(self, ids: Ids, wanted: Wanted, texts: Ids) -> Any:
+        """`_run` without pauses.
+
+        This runs for every token, after kernels that left nothing of Python in the processor's caches: what it does not
+        touch counts.
+        """
+        more = self._more(texts, wanted)
+        asked = _asked(wanted, ids, texts, more)
         results = self._repeat(asked, ids, more)
         if results is None:
-            results = yield from self._compute(asked, ids, seen, more)
-        if texts is not None and self.processors:
+            results = result_of(self._compute(asked, ids, more))
+        return self._found(results, wanted, texts)
+
+    def _found(self, results: list[bytes], wanted: Wanted, texts: Ids) -> Any:
+        """What is wanted, from the results of a run."""
+        if self.processors:
             for score in _floats(results.pop()):
                 check_best(score)
-        if wanted is None:
-            return None
         if wanted == "logits":
             return _split(_floats(results[0]), self.model.config.vocab_size)
-        return _values(wanted, results, len(texts or ids))
+        return _values(wanted, results, len(texts))
 
     def reduce(self, rows: Rows, wanted: Wanted) -> Any:
         """What is wanted of the scores `rows`, which the kernels look at in Python's place."""
@@ -195,15 +204,11 @@ class Session:
         """Inputs of `next_token` besides tokens, which depend on what is wanted after `texts`."""
         more = changes(self.processors, texts, self.model.config.vocab_size) if self.processors else {}
         if isinstance(wanted, Drawn):
-            more["uniform"] = Tensor.from_values(self._draw(len(texts)), "float32")
+            more["uniform"] = from_bytes((len(texts),), "float32", memoryview(array("f", self._draw(len(texts)))))
         return more
 
     def _repeat(self, asked: Any, ids: Ids, more: dict[str, Tensor]) -> list[bytes] | None:
-        """`_compute` by the program of the run before; None unless only values differ and the cache stays in place.
-
-        This runs for every token, after kernels that left nothing of Python in the processor's caches: what it does not
-        touch counts.
-        """
+        """`_compute` by the program of the run before; None unless only values differ and the cache stays in place."""
         last, cache = self._last, self.cache
         if last is None or last.asked != asked or last.key is not cache.program_key or last.program.disposed:
             return None
@@ -216,14 +221,17 @@ class Session:
             for token in row:
                 values[place] = token
                 place += 1
-        for (start, stop), tensor in zip(program.places[1:], more.values(), strict=True):
-            program.staged[start:stop] = tensor.data
+        if more:
+            for (start, stop), tensor in zip(program.places[1:], more.values(), strict=True):
+                program.staged[start:stop] = tensor.data
+        program.blocks = cache.program_blocks
         results = self._executor.run_staged(program)
         cache.add(length)
         return results
 
-    def _compute(self, asked: Any, ids: Ids, seen: int, more: dict[str, Tensor]) -> Generator[None, None, list[bytes]]:
+    def _compute(self, asked: Any, ids: Ids, more: dict[str, Tensor]) -> Generator[None, None, list[bytes]]:
         """The bytes of what is wanted, and after them of the best of the changed logits, if any were changed."""
+        seen = self._seen()
         inputs: dict[str, Any] = {"input_ids": _tensor(ids), **more}
         if any(self.padding):
             total = seen + len(ids[0])
@@ -239,6 +247,11 @@ class Session:
         if self._repeats and self.cache is not None:
             self._last = _Last(asked, self.cache.program_key, self._function.last)
         return [tensor.data.tobytes() for tensor in results]
+
+
+def _asked(wanted: Wanted | None, ids: Ids, texts: Ids, more: dict[str, Tensor]) -> Any:
+    """What of a run, besides the cache, decides about its program."""
+    return (wanted, len(texts) // len(ids), len(ids), len(ids[0]), *[tensor.shape for tensor in more.values()])
 
 
 def next_token(
@@ -293,7 +306,7 @@ def _wanted_of(logits: Tensor, wanted: Wanted, uniform: Tensor | None) -> list[T
 def _values(wanted: Wanted, results: list[bytes], count: int) -> Any:
     """What was wanted of `count` rows as Python has it."""
     if wanted == "argmax" or isinstance(wanted, Drawn):
-        return _ints(results[0]).tolist()
+        return memoryview(results[0]).cast("i").tolist()
     values, tokens = _floats(results[0]).tolist(), _ints(results[1]).tolist()
     best = len(values) // count
     return [Candidates(tokens[i : i + best], values[i : i + best]) for i in range(0, len(values), best)]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InputError
-from .logits_process import token_list
 from .scores import Ids
 from .token_bytes import TokenBytes
 
@@ -40,21 +39,6 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
             done = [a or bool(b) for a, b in zip(done, each, strict=True)]
         return done
 
-    @property
-    def max_length(self) -> int | None:
-        """The least of the greatest lengths."""
-        return min((c.max_length for c in self if isinstance(c, MaxLengthCriteria)), default=None)
-
-
-class MaxLengthCriteria(StoppingCriteria):
-    """Ends at `max_length` tokens, the prompt's among them."""
-
-    def __init__(self, max_length: int) -> None:
-        self.max_length = max_length
-
-    def __call__(self, input_ids: Ids, scores: Any, **more: Any) -> bool:
-        return len(input_ids[0]) >= self.max_length
-
 
 class MaxTimeCriteria(StoppingCriteria):
     """Ends after `max_time` seconds, counted from `initial_timestamp` (of `time.time()`) or from now."""
@@ -65,16 +49,6 @@ class MaxTimeCriteria(StoppingCriteria):
 
     def __call__(self, input_ids: Ids, scores: Any, **more: Any) -> bool:
         return time.time() - self.start > self.max_time
-
-
-class EosTokenCriteria(StoppingCriteria):
-    """Ends with one of the tokens `eos_token_id`."""
-
-    def __init__(self, eos_token_id: int | Sequence[int]) -> None:
-        self.tokens = frozenset(token_list(eos_token_id))
-
-    def __call__(self, input_ids: Ids, scores: Any, **more: Any) -> list[bool]:
-        return [ids[-1] in self.tokens for ids in input_ids]
 
 
 class StopStringCriteria(StoppingCriteria):

@@ -30,8 +30,7 @@ class IncrementalDecoder:
     """
 
     def __init__(self, tokenizer: Any, stop_strings: str | Sequence[str] = (), **decode_options: Any) -> None:
-        self._tokenizer = tokenizer
-        self._options = decode_options
+        self._decode: Callable[[list[int]], str] = tokenizer.text_decoder(**decode_options)
         self._stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
         self._window: list[int] = []  # the last tokens, which are decoded again, as a token's text depends on others
         self._given = 0  # tokens of these whose text has been given
@@ -42,7 +41,7 @@ class IncrementalDecoder:
     def put(self, ids: Sequence[int]) -> str:
         """The text that is certain now."""
         self._window.extend(ids)
-        text = self._decode()
+        text = self._decode(self._window)
         # A character still missing bytes decodes to the replacement character.
         if len(text) <= len(self._before) or text.endswith(_INCOMPLETE):
             return ""
@@ -50,12 +49,9 @@ class IncrementalDecoder:
 
     def end(self) -> str:
         """The rest."""
-        text = self._without_stops(self._give(self._decode())) + self._held
+        text = self._without_stops(self._give(self._decode(self._window))) + self._held
         self._held = ""
         return "" if self.stopped and not text else text
-
-    def _decode(self) -> str:
-        return self._tokenizer.decode(self._window, **self._options)
 
     def _give(self, text: str) -> str:
         """What is new in the text of the window."""
@@ -63,7 +59,7 @@ class IncrementalDecoder:
         if len(self._window) > _WINDOW:
             self._window, text = self._window[self._given :], ""
         self._given = len(self._window)
-        self._before = text or self._decode()
+        self._before = text or self._decode(self._window)
         return new
 
     def _without_stops(self, text: str) -> str:

@@ -5,9 +5,9 @@ They work on the candidates alone, best first, so that after a top-k nothing of 
 
 from bisect import bisect_left
 from itertools import accumulate
-from math import exp, isfinite, log, sqrt
+from math import exp, log, sqrt
 
-from ..errors import InputError
+from ..checks import check_count, check_number
 from .logits_process import LogitsWarper
 from .scores import Candidates, log_sum_exp, softmax
 
@@ -18,8 +18,7 @@ class _Filter(LogitsWarper):
     """Base of warpers that leave scores as they are; at least `min_tokens_to_keep` tokens stay."""
 
     def __init__(self, min_tokens_to_keep: int = 1) -> None:
-        if not isinstance(min_tokens_to_keep, int) or min_tokens_to_keep < 1:
-            raise InputError(f"min_tokens_to_keep must be a whole number of at least 1, not {min_tokens_to_keep!r}.")
+        check_count("min_tokens_to_keep", min_tokens_to_keep)
         self.min_tokens_to_keep = min_tokens_to_keep
 
     def first(self, choice: Candidates, count: int) -> Candidates:
@@ -45,8 +44,7 @@ class TopKLogitsWarper(_Filter):
 
     def __init__(self, top_k: int, min_tokens_to_keep: int = 1) -> None:
         super().__init__(min_tokens_to_keep)
-        if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
-            raise InputError(f"top_k must be a whole number of at least 1, not {top_k!r}.")
+        check_count("top_k", top_k)
         self.top_k = max(top_k, min_tokens_to_keep)
 
     @property
@@ -162,33 +160,6 @@ class LogitNormalization(LogitsWarper):
     def warp(self, choice: Candidates) -> Candidates:
         total = log_sum_exp(choice.values)
         return Candidates(choice.ids, [value - total for value in choice.values])
-
-
-def check_number(
-    name: str,
-    value: float,
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-    hint: str = "",
-) -> float:
-    """`value` as a float within its bounds. Raises InputError."""
-    fits = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and isfinite(value)
-        and (above is None or value > above)
-        and (least is None or value >= least)
-        and (below is None or value < below)
-        and (most is None or value <= most)
-    )
-    if fits:
-        return float(value)
-    bounds = {"above": above, "at least": least, "below": below, "at most": most}
-    wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None)
-    raise InputError(f"{name} must be a number {wanted}, not {value!r}.".replace("  ", " "), hint=hint)
 
 
 def _count_from(values: list[float], least: float) -> int:

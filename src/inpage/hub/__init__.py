@@ -2,17 +2,17 @@
 
 from .cache import delete_cached, find_outdated, list_cached
 from .chunk import Chunk
-from .kept import KeptFile, NewFile
+from .kept import KeptFile
 from .progress import Progress, ProgressCallback
 from .repository import Repository
-from .store import StoreWarning
+from .store import Manifest, StoreWarning
 from .stream import FileStream
 
 __all__ = [
     "Chunk",
     "FileStream",
     "KeptFile",
-    "NewFile",
+    "Manifest",
     "Progress",
     "ProgressCallback",
     "Repository",

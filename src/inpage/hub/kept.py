@@ -96,29 +96,22 @@ class KeptFile:
         return stored(self._backend, self._manifest, report, start)
 
 
-class NewFile:
-    """A file that is going to be kept, by the manifest it gets."""
-
-    def __init__(self, store: Store, manifest: Manifest) -> None:
-        self._store, self._manifest = store, manifest
-
-    async def write(self, size: int, pieces: Iterable[bytes]) -> None:
-        """Write `size` bytes, unless another tab did so. Nothing is there before all of it is. Raises `StoreError`."""
-        store, manifest = self._store, self._manifest
-        async with store.lock(manifest.url):
-            found = await store.find(manifest.url)
-            if found and found[1].complete and found[1].sources == manifest.sources:
-                return
-            if found:
-                await store.remove(found[1])
-            writer = Writer(manifest, [store.backends[0]], on_failure=_raise)
-            try:
-                for piece in pieces:
-                    await writer.write(Chunk.from_bytes(piece))
-                await writer.publish(size)
-            except BaseException:
-                await writer.discard()
-                raise
+async def write(store: Store, manifest: Manifest, size: int, pieces: Iterable[bytes]) -> None:
+    """Keep `size` bytes, unless another tab did so. Nothing is there before all of it is. Raises `StoreError`."""
+    async with store.lock(manifest.url):
+        found = await store.find(manifest.url)
+        if found and found[1].complete and found[1].sources == manifest.sources:
+            return
+        if found:
+            await store.remove(found[1])
+        writer = Writer(manifest, [store.backends[0]], on_failure=_raise)
+        try:
+            for piece in pieces:
+                await writer.write(Chunk.from_bytes(piece))
+            await writer.publish(size)
+        except BaseException:
+            await writer.discard()
+            raise
 
 
 async def has_room(store: Store, size: int) -> bool:

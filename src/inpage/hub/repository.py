@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from copy import copy
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..errors import CorruptFileError, FileNotFoundInRepositoryError, InpageErro
 from ..runtime import gather
 from . import kept
 from .chunk import Chunk
-from .kept import KeptFile, NewFile
+from .kept import KeptFile
 from .progress import Progress, ProgressCallback
 from .resolve import Location, check_path, locate
 from .sources import DiskFile, Source, WebFile
@@ -209,10 +209,11 @@ class Repository:
         self._replace_expected(kept_file.file, await kept_file.size(kept_file.file))
         return kept_file
 
-    async def new_kept(self, key: str, filename: str, made_of: Sequence[str], size: int) -> NewFile | None:
-        """A file of up to `size` bytes to be kept, made of files of this repository; None where that is impossible.
+    async def new_kept(self, key: str, filename: str, made_of: Sequence[str], size: int) -> Manifest | None:
+        """A file of up to `size` bytes to be kept, made of files of this repository, for `write_kept`.
 
-        That is so where the store does not outlast the page, has no room, or cannot tell when those files change.
+        None where that is impossible: where the store does not outlast the page, has no room, or cannot tell when those
+        files change.
         """
         folder, store = self._locations[0], await open_store()
         urls = [await self._url(name) for name in made_of]
@@ -223,7 +224,11 @@ class Repository:
             return None
         manifest = Manifest(self.name, self.revision, self._shown(filename), kept.kept_url(folder.base, key))
         manifest.sources = {url: list(identity) for url, identity in identities.items()}
-        return NewFile(store, manifest)
+        return manifest
+
+    async def write_kept(self, manifest: Manifest, size: int, pieces: Iterable[bytes]) -> None:
+        """Write a file to be kept, `size` bytes, all of it or nothing. Raises `StoreError`."""
+        await kept.write(await open_store(), manifest, size, pieces)
 
     def _stated(self) -> dict[str, FileInfo]:
         """What hosts have stated of files, by their URLs."""

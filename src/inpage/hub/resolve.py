@@ -98,10 +98,12 @@ def page_url() -> str:
 
 
 def _remote_host() -> str:
-    host = env.remote_host
-    if IN_BROWSER:
-        host = urljoin(page_url(), host)
-    if urlsplit(host).scheme not in ("http", "https"):
+    try:
+        host = urljoin(page_url(), env.remote_host) if IN_BROWSER else env.remote_host
+        scheme = urlsplit(host).scheme
+    except ValueError:
+        host = scheme = ""
+    if scheme not in ("http", "https"):
         raise ConfigError(f"env.remote_host is {env.remote_host!r}; expected an http(s) URL.")
     return host.rstrip("/") + "/"
 
@@ -124,7 +126,10 @@ def _web_folder(name: str) -> str | None:
     """URL of the folder if `name` is one: absolute, or in a browser relative to the page."""
     if "://" not in name:
         return urljoin(page_url(), name.rstrip("/") + "/") if IN_BROWSER and _is_path(name) else None
-    parts = urlsplit(name)
+    try:
+        parts = urlsplit(name)
+    except ValueError as error:
+        raise InputError(f"{name!r} is no URL: {error}.", name=name) from error
     segments = parts.path.split("/")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or ".." in segments:
         raise InputError(f"{name!r} is not the http(s) URL of a folder.", name=name)

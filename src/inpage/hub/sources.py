@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from ..errors import FileNotFoundInRepositoryError, NetworkError, StoreError
+from ..errors import CorruptFileError, FileNotFoundInRepositoryError, NetworkError, StoreError
 from .backends import Backend
 from .chunk import Chunk
 from .download import download, stored
@@ -63,6 +63,7 @@ class DiskFile:
             file.seek(start)
             left = (size if stop is None else min(stop, size)) - start
             while left > 0:
+                self._check_size(os.fstat(file.fileno()).st_size, size)
                 chunk = Chunk.from_file(file, min(_DISK_CHUNK, left))
                 left -= chunk.nbytes
                 if progress:
@@ -73,6 +74,12 @@ class DiskFile:
 
     async def forget(self) -> None:
         """Nothing: what is on the disk is the user's."""
+
+    def _check_size(self, found: int, expected: int) -> None:
+        if found < expected:
+            raise CorruptFileError(
+                f"{self._path} was cut to {found} of the {expected} bytes it had.", hint="Load again.", path=self._path
+            )
 
 
 class WebFile:

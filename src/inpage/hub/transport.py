@@ -26,6 +26,7 @@ _HUB_HEADERS = ("x-linked-size", "x-linked-etag", "x-repo-commit")
 _TEXT = (".json", ".txt", ".jinja", ".md")
 _HTML = re.compile(rb"\s*<(!doctype\s+html|html|head)\b", re.IGNORECASE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 class Unreachable(Exception):
@@ -70,7 +71,10 @@ async def request(method: str, url: str, headers: Mapping[str, str] | None = Non
         # A hub states the file's hash on its own redirect; the host it leads to does not know it.
         linked.update({name: response.headers[name] for name in _HUB_HEADERS if name in response.headers})
         response.close()
-        url = urljoin(url, response.headers["location"])
+        try:
+            url = urljoin(url, response.headers["location"])
+        except ValueError as error:
+            raise NetworkError(f"{url} leads to no address: {error}.", url=url) from error
     raise NetworkError(f"{url} redirects too many times.", url=url)
 
 
@@ -104,24 +108,27 @@ class FileInfo:
 
 
 def _stated_size(response: Response, first: int | None) -> int | None:
-    headers = response.headers
-    size = None
-    total = _content_range(response)[1]
-    if total is not None:
-        size = total
-    elif response.length_is_exact and "content-length" in headers:
+    size = _content_range(response)[1]
+    length = _number(response, "content-length") if response.length_is_exact else None
+    if size is None and length is not None:
         # A host may hide Content-Range; the length of a partial response still tells the size.
         skipped = first if response.status == 206 else 0
-        size = None if skipped is None else int(headers["content-length"]) + skipped
-    linked = int(headers["x-linked-size"]) if headers.get("x-linked-size", "").isdigit() else None
+        size = None if skipped is None else length + skipped
+    linked = _number(response, "x-linked-size")
     if linked is not None and size is not None and linked != size:
         raise CorruptFileError(f"{response.url} has {size} bytes; the hub states {linked}.", url=response.url)
     return size if linked is None else linked
 
 
+def _number(response: Response, header: str) -> int | None:
+    """What a header states, None where it is no number."""
+    value = response.headers.get(header, "")
+    return int(value) if _NUMBER.fullmatch(value) else None
+
+
 def _content_range(response: Response) -> tuple[int | None, int | None]:
     """First byte and total size that a partial response states, None where it does not."""
-    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("content-range", ""))
+    match = re.fullmatch(r"bytes ([0-9]{1,15})-[0-9]+/([0-9]{1,15}|\*)", response.headers.get("content-range", ""))
     if response.status != 206 or not match:
         return None, None
     return int(match[1]), None if match[2] == "*" else int(match[2])

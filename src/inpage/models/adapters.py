@@ -291,7 +291,7 @@ def _check_config(config: Mapping[str, Any], name: str) -> None:
         raise ConfigError(f"rank_pattern or alpha_pattern of the adapter {name} is no object.", hint="Check the file.")
     for pattern in (*ranks, *alphas):
         try:
-            re.compile(pattern)
+            re.compile(_at_the_end(pattern))
         except re.error as error:
             raise ConfigError(f"The adapter {name} has a malformed pattern {pattern!r}: {error}.") from None
     if any(type(rank) is not int or rank < 1 for rank in (config.get("r"), *ranks.values())):
@@ -337,7 +337,12 @@ def _check_targets(config: Mapping[str, Any], paths: Iterable[str]) -> None:
 def _by_pattern(config: Mapping[str, Any], key: str, path: str, default: Any) -> Any:
     """Value of the first pattern that fits the end of a layer's path, as PEFT matches them."""
     patterns: Mapping[str, Any] = config.get(key) or {}
-    return next((value for each, value in patterns.items() if re.match(rf"(.*\.)?({each})$", path)), default)
+    return next((value for each, value in patterns.items() if re.match(_at_the_end(each), path)), default)
+
+
+def _at_the_end(pattern: str) -> str:
+    """The pattern, for the end of a layer's path."""
+    return rf"(.*\.)?({pattern})$"
 
 
 def _scale(layers: Mapping[str, LowRank], config: Mapping[str, Any], executor: "Executor") -> None:

@@ -22,6 +22,7 @@ def sdpa_attention(*operands: Any, **keywords: Any) -> tuple[Tensor, None]:
 
 
 ATTENTION_FUNCTIONS: dict[str, AttentionFunction] = {"sdpa": sdpa_attention, "eager": ops.attention_eager}
+BUILT_IN = frozenset(ATTENTION_FUNCTIONS)  # those that the kernel over a cache stands for, as it is equal to them
 
 
 def attention_function(name: str) -> AttentionFunction:
@@ -33,21 +34,24 @@ def attention_function(name: str) -> AttentionFunction:
     return ATTENTION_FUNCTIONS[name]
 
 
-def attend_with(
-    name: str, mask: Tensor | None, bias: Tensor | None = None, *, output_attentions: bool, **keywords: Any
-) -> Attend:
-    """The attention of one forward pass, as a function of q, k and v alone.
+def attention_with_maps(name: str) -> AttentionFunction:
+    """The implementation `name`, with attention maps; "eager", which has them, takes the fused one's place."""
+    function = attention_function("eager" if name == "sdpa" else name)
 
-    Only "eager" has the probabilities that `output_attentions` asks for, so it takes the fused one's place.
-    """
-    function = attention_function("eager" if output_attentions and name == "sdpa" else name)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-        context, probabilities = function(q, k, v, mask, bias, **keywords)
-        if output_attentions and probabilities is None:
+    def attend(*operands: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
+        context, probabilities = function(*operands, **keywords)
+        if probabilities is None:
             raise UnsupportedError(
                 f"attn_implementation {name!r} gives no attention maps.", hint="Load the model with 'eager'."
             )
         return context, probabilities
 
     return attend
+
+
+def attend_with(
+    name: str, mask: Tensor | None, bias: Tensor | None = None, *, output_attentions: bool, **keywords: Any
+) -> Attend:
+    """The attention of one forward pass, as a function of q, k and v alone."""
+    function = attention_with_maps(name) if output_attentions else attention_function(name)
+    return lambda q, k, v: function(q, k, v, mask, bias, **keywords)

@@ -32,6 +32,8 @@ _NEEDED = (
 # How often a module is repeated: beyond any model, so that a broken file does not fill the memory with skeletons.
 _MOST_REPEATED = 10_000
 _REPEATS = ("inner_group_num", "num_hidden_groups", "num_hidden_layers")
+# Where they have a value, it is a number, whatever the default.
+_COUNTS = ("head_dim", "num_key_value_heads", "sliding_window")
 _LABEL_KEYS = ("num_labels", "id2label", "label2id")
 # Say what a checkpoint is; giving them to from_pretrained would change nothing.
 _FIXED_KEYS = ("architectures", "auto_map", "model_type", "torch_dtype", "transformers_version")
@@ -134,6 +136,8 @@ class PreTrainedConfig(Awaitable):
             if not all(type(index) is int for index in ids):
                 raise self._error(name, "a token id, or a list of them", value)
             return
+        if name in self._keys(_COUNTS) and value is not None and (type(value) is not int or value < 0):
+            raise self._error(name, "a whole number, or null", value)
         kind = {bool: bool, int: int, float: float | int, str: str}.get(type(default))
         if kind is None or (value is None and not self._is_needed(name)):
             return
@@ -187,16 +191,21 @@ async def read_config(repository: "Repository") -> dict[str, Any]:
     values = await repository.json("config.json")
     if not isinstance(values, dict):
         raise ConfigError(f"config.json of {repository.name} is not a JSON object.", hint="Check the repository.")
+    _check_kinds(values, repository.name)
+    _check_kinds(values.get("text_config") or {}, repository.name, "text_config.")
+    return values
+
+
+def _check_kinds(values: dict[str, Any], name: str, prefix: str = "") -> None:
     for key, (kind, expected) in _KINDS.items():
         value = values.get(key)
         names = value if isinstance(value, list) else []
         if value is not None and not (isinstance(value, kind) and all(isinstance(name, str) for name in names)):
             raise ConfigError(
-                f"config.json of {repository.name}: {key} must be {expected}, found {str(value)[:100]!r}.",
+                f"config.json of {name}: {prefix}{key} must be {expected}, found {str(value)[:100]!r}.",
                 hint="Check the repository.",
                 key=key,
             )
-    return values
 
 
 def remote_code_error(reason: str) -> RemoteCodeError:

@@ -12,10 +12,10 @@ from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape, check_cach
 from ..generation.generate import GenerationMixin
 from ..program import Recorded
 from ..tensor import Tensor
-from .attention import attention_function
+from .attention import BUILT_IN, attention_function, attention_with_maps
 from .configuration import PreTrainedConfig
 from .modeling import PreTrainedModel
-from .outputs import ModelOutput
+from .outputs import ModelOutput, with_head
 from .rope import RotaryEmbedding
 
 
@@ -46,8 +46,7 @@ class Pass:
         rows: Sequence[int] | None,
     ) -> None:
         self.tables: dict[str, Tensor] = {}
-        self._function = attention_function("eager" if output_attentions else implementation)
-        self._maps = output_attentions
+        self._function = (attention_with_maps if output_attentions else attention_function)(implementation)
         self._mask = mask
         self._cache = cache
         self._rows = rows
@@ -58,7 +57,7 @@ class Pass:
             "heads": heads.q_count, "scale": heads.scale, "window": heads.window, "softcap": heads.softcap
         }  # fmt: skip
         if self._cache is None:
-            return self._function(q, k, v, self._mask, kv_heads=heads.kv_count, causal=True, **common)
+            return self._function(q, k, v, self._mask, None, kv_heads=heads.kv_count, causal=True, **common)
         layer = self._cache.layers[heads.layer]
         keys, values = layer.append(k, v)
         if self._rows is not None:
@@ -66,7 +65,7 @@ class Pass:
             mask = layer.group.mask
             seen = None if mask is None else ops.slice(mask, 1, 0, rows)
             keys, values = layer.read(keys, rows), layer.read(values, rows)
-            return self._function(q, keys, values, seen, kv_heads=heads.kv_count, causal=True, **common)
+            return self._function(q, keys, values, seen, None, kv_heads=heads.kv_count, causal=True, **common)
         context = ops.cached_attention(
             q, keys, values, layer.group.mask, length=layer.group.after, head_dim=heads.dim, dtype=layer.dtype, **common
         )
@@ -152,7 +151,9 @@ class CausalModel(PreTrainedModel):
     @property
     def repeats(self) -> bool:
         """Whether a program that was recorded over a cache needs nothing but tokens and the cache's registers."""
-        return not (self.backbone.places_tokens or self.backbone.dynamic_rope or self.backbone.max_learned_positions)
+        backbone = self.backbone
+        by_values = backbone.places_tokens or backbone.dynamic_rope or backbone.max_learned_positions
+        return not by_values and self.config.attn_implementation in BUILT_IN
 
     def replay(self, recorded: Recorded, arguments: dict[str, Any]) -> Generator[None, None, Any]:
         """Run with room in the cache for the new tokens, and with the frequencies of positions that need them."""
@@ -176,7 +177,7 @@ class CausalModel(PreTrainedModel):
             return (yield from recorded.steps(**arguments))
         mask = arguments.pop("attention_mask", None)
         with cache.extended(self.executor, backbone.cache_shapes, batch, length, mask) as registers:
-            if arguments.get("output_attentions"):
+            if arguments.get("output_attentions") or self.config.attn_implementation not in BUILT_IN:
                 arguments["rows"] = cache.rows
             return (yield from recorded.steps(registers=registers, **arguments))
 
@@ -256,7 +257,8 @@ class DecoderModel(CausalModel):
     ) -> ModelOutput:
         """`last_hidden_state` [B, L, N], and the tuples `hidden_states` and `attentions`.
 
-        `rows`, those in use of every group of the cache, are given with `output_attentions` alone: maps have a shape.
+        `rows`, those in use of every group of the cache, are given where the kernel over a cache does not do: for maps,
+        which have a shape, and for implementations of others.
         """
         tokens: Any = inputs_embeds if input_ids is None else input_ids
         batch, length = tokens.shape[:2]
@@ -338,12 +340,7 @@ class CausalLanguageModel(GenerationMixin, DecoderHead):
             x = ops.slice(x, 1, length - logits_to_keep, length)
         logits = self.predict(x)
         loss = None if labels is None else ops.cross_entropy(logits, labels)
-        return ModelOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.get("hidden_states"),
-            attentions=outputs.get("attentions"),
-        )
+        return with_head(outputs, loss, logits=logits)
 
     def prepare_inputs(
         self,

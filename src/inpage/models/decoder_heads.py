@@ -8,8 +8,8 @@ from ..errors import InputError
 from ..tensor import Tensor
 from .configuration import PreTrainedConfig
 from .decoder import DecoderHead
-from .heads import SequenceLabels, with_head
-from .outputs import ModelOutput
+from .heads import SequenceLabels
+from .outputs import ModelOutput, with_head
 
 
 class LastTokenClassifier(SequenceLabels, DecoderHead):

@@ -7,8 +7,8 @@ from ..tensor import Tensor
 from .bert import BertEncoder, BertModel
 from .configuration import PreTrainedConfig
 from .encoder import Embeddings
-from .heads import FirstTokenClassifier, HeadModel, MaskedLanguageModel, QuestionAnswerer, TokenClassifier, with_head
-from .outputs import ModelOutput
+from .heads import FirstTokenClassifier, HeadModel, MaskedLanguageModel, QuestionAnswerer, TokenClassifier
+from .outputs import ModelOutput, with_head
 
 IGNORED = -100
 

@@ -8,7 +8,7 @@ from ..tensor import Tensor
 from .configuration import PreTrainedConfig
 from .encoder import EncoderModel
 from .modeling import PreTrainedModel
-from .outputs import ModelOutput
+from .outputs import ModelOutput, with_head
 
 
 class HeadModel(PreTrainedModel):
@@ -27,13 +27,6 @@ class HeadModel(PreTrainedModel):
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         setattr(self, self.base_model_prefix, self.base_class(config, add_pooling_layer=self.uses_pooler))
-
-
-def with_head(outputs: ModelOutput, loss: Tensor | None, **results: Tensor) -> ModelOutput:
-    """The head's results, with the hidden states and attention maps of the base model."""
-    return ModelOutput(
-        loss=loss, **results, hidden_states=outputs.get("hidden_states"), attentions=outputs.get("attentions")
-    )
 
 
 class MaskedLanguageModel(HeadModel):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from .. import nn
 from ..checks import check_flags
-from ..errors import DisposedError, InputError, UnsupportedError
+from ..errors import ConfigError, DisposedError, InpageError, InputError, UnsupportedError
 from ..executors import acquire, release
 from ..executors.base import Interrupted
 from ..program import Program, Recorded
@@ -281,7 +281,7 @@ async def load(
         config = copy(config)
     config.attn_implementation = attn_implementation
     config.name_or_path = repository.name
-    model = model_class(config)
+    model = _built(model_class, config)
     model._executor = acquire(device or DEFAULT_DEVICE)
     try:
         await model.read_settings(repository)
@@ -290,6 +290,19 @@ async def load(
         model.dispose()
         raise
     return LoadedWithInfo((model, info.to_dict())) if output_loading_info else model
+
+
+def _built(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+    """The skeleton of a model. Raises ConfigError for values of which none can be built."""
+    try:
+        return model_class(config)
+    except InpageError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise ConfigError(
+            f"config.json of {config.name_or_path} is no {model_class.__name__}'s: {error}.",
+            hint="Check its values, and the overrides given to from_pretrained.",
+        ) from error
 
 
 def as_repository(name: "str | Repository", *options: Any) -> "Repository":

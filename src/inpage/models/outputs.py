@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from ..tensor import Tensor
+
 
 class ModelOutput(dict[str, Any]):
     """A dict whose values are also reached as attributes and by position. Fields that are None are left out."""
@@ -22,3 +24,10 @@ class ModelOutput(dict[str, Any]):
     def to_tuple(self) -> tuple[Any, ...]:
         """The values in order."""
         return tuple(self.values())
+
+
+def with_head(outputs: ModelOutput, loss: Tensor | None, **results: Tensor) -> ModelOutput:
+    """The head's results, with the hidden states and attention maps of the base model."""
+    return ModelOutput(
+        loss=loss, **results, hidden_states=outputs.get("hidden_states"), attentions=outputs.get("attentions")
+    )

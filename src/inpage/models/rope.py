@@ -14,6 +14,9 @@ from ..errors import ConfigError, UnsupportedError
 from ..tensor import Tensor
 from .configuration import PreTrainedConfig
 
+# Of a head: beyond any model, so that a broken file does not fill the memory with frequencies.
+MOST_FEATURES = 1 << 16
+
 
 class RotaryEmbedding:
     """Frequencies of a rotary embedding and the tables of cosines and sines made of them.
@@ -30,7 +33,14 @@ class RotaryEmbedding:
             )
         share = self.settings.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
         self.dim = int(head_dim * share)
-        self.theta = float(self.settings["rope_theta"])
+        if self.dim > MOST_FEATURES:
+            raise ConfigError(
+                f"Heads have up to {MOST_FEATURES:,} features, found {self.dim:,}.", hint="Check config.json."
+            )
+        theta = self.settings["rope_theta"]
+        if not isinstance(theta, int | float) or not theta > 0:
+            raise ConfigError(f"rope_theta must be above 0, found {theta!r:.60}.", hint="Check config.json.")
+        self.theta = float(theta)
         self.max_positions: int = config.max_position_embeddings
         self.original: int = (
             self.settings.get("original_max_position_embeddings")
@@ -39,6 +49,7 @@ class RotaryEmbedding:
         )
         self.dynamic = self.kind in ("dynamic", "longrope")
         self.scale = self._scale()
+        self.frequencies()  # what cannot be raises here, before weights are fetched
 
     def frequencies(self, length: int = 0) -> list[float]:
         """Radians a position, [dim / 2], where `length` positions are in use."""

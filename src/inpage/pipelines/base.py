@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..checks import check_choice, check_count, check_flags, check_text
 from ..errors import DisposedError, InputError, UnsupportedError
-from ..runtime import Awaitable
+from ..runtime import Awaitable, result_of
 from ..tensor import Tensor, from_bytes
 
 WINDOW = 256  # items encoded at a time: bounds what tokens of a long list take, and the time between two steps
@@ -42,7 +42,9 @@ class Options:
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, optional=True)
-        check_flags(**{field.name: getattr(self, field.name) for field in fields(self) if field.type is bool})
+        for kind, optional in ((bool, False), (bool | None, True)):
+            flags = {field.name: getattr(self, field.name) for field in fields(self) if field.type == kind}
+            check_flags(optional=optional, **flags)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,6 @@ class Pipeline(ABC, Awaitable):
         self.tokenizer = tokenizer
         self._owns_model = owns_model
         self._disposed = False
-        self._run = model.jit(self.forward)
 
     @classmethod
     def accepts(cls, model: Any) -> bool:
@@ -115,35 +116,22 @@ class Pipeline(ABC, Awaitable):
         """Results for `inputs`: see the class."""
         if inputs and isinstance(inputs[0], Iterator):
             return self._stream(*inputs, **options)
-        steps = self.steps(*inputs, **options)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return stop.value
+        return result_of(self.steps(*inputs, **options))
 
-    def steps(self, *inputs: Any, **options: Any) -> Generator[tuple[int, int], None, Any]:
-        """The call in steps: yields (items done, items in all) after every batch and returns the results.
+    @abstractmethod
+    def steps(self, *inputs: Any, **options: Any) -> Generator[Any, None, Any]:
+        """The call in steps: yields (items done, items in all) after every piece of work and returns the results.
 
         Closing the generator between two steps abandons the call; the pipeline stays usable.
         """
-        self._check_usable()
-        arguments, options = self._sort_arguments(inputs, options)
-        chosen = self.options(**options)
-        items, single = self.items(arguments, chosen)
-        results: list[Any] = []
-        for start in range(0, len(items), WINDOW):
-            results += yield from self._process(items, start, chosen)
-        return self.collect(results, items, single, chosen)
 
     def options(self, **given: Any) -> Any:
         """The options of a call, over the pipeline's defaults. Raises InputError for unknown or unfit ones."""
         return make_options(self.options_class, {**self.defaults, **given}, self.task)
 
     def dispose(self) -> None:
-        """Free the programs, and the model unless the caller loaded it. The pipeline cannot be used any more."""
+        """Free the model, unless the caller loaded it. The pipeline cannot be used any more."""
         self._disposed = True
-        self._run.dispose()
         if self._owns_model:
             self.model.dispose()
 
@@ -167,6 +155,70 @@ class Pipeline(ABC, Awaitable):
     def check_item(self, item: Any, options: Any) -> None:
         """Raise InputError for an item that the task cannot take."""
         check_text(item, self.task)
+
+    # Tools for tasks
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens that the model has positions for."""
+        limit = self.model.max_positions
+        return sys.maxsize if limit is None else limit
+
+    @property
+    def max_length(self) -> int:
+        """Tokens to which texts are cut: the model's positions, or fewer if the tokenizer says so."""
+        return min(int(self.tokenizer.model_max_length), self.max_positions)
+
+    def _sort_arguments(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments of `items`, and options; both may come by position or by name."""
+        if len(inputs) > len(self.arguments):
+            raise InputError(
+                f"{self.task} takes {len(self.arguments)} arguments by position, {len(inputs)} were given.",
+                hint=f"They are: {', '.join(self.arguments)}. Options go by name.",
+            )
+        given = dict(zip(self.arguments, inputs, strict=False))
+        twice = [name for name in given if name in named]
+        if twice:
+            raise InputError(f"{twice[0]} was given twice, by position and by name.")
+        given |= named
+        known = option_names(self.options_class)
+        names = [name for name in self.arguments if name in given and name not in known]
+        return {name: given.pop(name) for name in names}, given
+
+    def _stream(self, inputs: Iterator[Any], *more: Any, **options: Any) -> Iterator[Any]:
+        """Results one by one, reading no more inputs than make a batch."""
+        size = self.options(**options).batch_size or 1
+        while items := list(islice(inputs, size)):
+            yield from self(items, *more, **options)
+
+    def _check_usable(self) -> None:
+        if self._disposed:
+            raise DisposedError(f"This {self.task} pipeline was disposed of.", hint="Load it again with pipeline().")
+
+
+class BatchPipeline(Pipeline):
+    """A pipeline that makes rows of items, and batches of rows: see the module. All tasks do but text-generation."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, owns_model: bool = False, **defaults: Any) -> None:
+        super().__init__(model, tokenizer, owns_model=owns_model, **defaults)
+        self._run = model.jit(self.forward)
+
+    def steps(self, *inputs: Any, **options: Any) -> Generator[tuple[int, int], None, Any]:
+        self._check_usable()
+        arguments, options = self._sort_arguments(inputs, options)
+        chosen = self.options(**options)
+        items, single = self.items(arguments, chosen)
+        results: list[Any] = []
+        for start in range(0, len(items), WINDOW):
+            results += yield from self._process(items, start, chosen)
+        return self.collect(results, items, single, chosen)
+
+    def dispose(self) -> None:
+        """Free the programs, and the model unless the caller loaded it. The pipeline cannot be used any more."""
+        self._run.dispose()
+        super().dispose()
+
+    # What a task defines
 
     def encode(self, items: list[Any], options: Any) -> list[Row]:
         """Rows of the items; rows of one item follow one another."""
@@ -243,17 +295,6 @@ class Pipeline(ABC, Awaitable):
         """Names of the model's classes."""
         return {int(index): label for index, label in self.model.config.id2label.items()}
 
-    @property
-    def max_positions(self) -> int:
-        """Tokens that the model has positions for."""
-        limit = self.model.max_positions
-        return sys.maxsize if limit is None else limit
-
-    @property
-    def max_length(self) -> int:
-        """Tokens to which texts are cut: the model's positions, or fewer if the tokenizer says so."""
-        return min(int(self.tokenizer.model_max_length), self.max_positions)
-
     # The work
 
     def _process(self, items: list[Any], start: int, options: Any) -> Generator[tuple[int, int], None, list[Any]]:
@@ -278,28 +319,6 @@ class Pipeline(ABC, Awaitable):
             for item, indices in zip(items, by_item, strict=True)
         ]
 
-    def _sort_arguments(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arguments of `items`, and options; both may come by position or by name."""
-        if len(inputs) > len(self.arguments):
-            raise InputError(
-                f"{self.task} takes {len(self.arguments)} arguments by position, {len(inputs)} were given.",
-                hint=f"They are: {', '.join(self.arguments)}. Options go by name.",
-            )
-        given = dict(zip(self.arguments, inputs, strict=False))
-        twice = [name for name in given if name in named]
-        if twice:
-            raise InputError(f"{twice[0]} was given twice, by position and by name.")
-        given |= named
-        known = option_names(self.options_class)
-        names = [name for name in self.arguments if name in given and name not in known]
-        return {name: given.pop(name) for name in names}, given
-
-    def _stream(self, inputs: Iterator[Any], *more: Any, **options: Any) -> Iterator[Any]:
-        """Results one by one, reading no more inputs than make a batch."""
-        size = self.options(**options).batch_size or 1
-        while items := list(islice(inputs, size)):
-            yield from self(items, *more, **options)
-
     def _filler(self, name: str) -> int:
         """What one of the model's inputs is padded with."""
         if name == "input_ids":
@@ -319,10 +338,6 @@ class Pipeline(ABC, Awaitable):
                 "A text without a single token cannot be computed.",
                 hint="Leave empty texts out, or add special tokens.",
             )
-
-    def _check_usable(self) -> None:
-        if self._disposed:
-            raise DisposedError(f"This {self.task} pipeline was disposed of.", hint="Load it again with pipeline().")
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 from .. import ops
 from ..checks import check_choice
 from ..tensor import Tensor, from_bytes
-from .base import Pipeline, Row, TextOptions
+from .base import BatchPipeline, Row, TextOptions
 
 _POOLING = {
     "none": None,
@@ -36,7 +36,7 @@ class FeatureExtractionOptions(TextOptions):
         check_choice("pooling", self.pooling, _POOLING)
 
 
-class FeatureExtractionPipeline(Pipeline):
+class FeatureExtractionPipeline(BatchPipeline):
     """Features of texts, as a Tensor (`.tolist()`, `np.asarray`).
 
     With pooling, [1, dim] for a text and [n, dim] for a list of n. Without, [1, tokens, dim] for a text and a list of

@@ -9,7 +9,7 @@ from .. import ops
 from ..checks import check_count, check_texts
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions
+from .base import BatchPipeline, Row, TextOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class FillMaskOptions(TextOptions):
             check_texts("targets", self.targets)
 
 
-class FillMaskPipeline(Pipeline):
+class FillMaskPipeline(BatchPipeline):
     """Proposals for the mask tokens of texts.
 
     For a text with one mask a list of {"score", "token", "token_str", "sequence"}; for one with several, such a list

@@ -9,7 +9,7 @@ from ..checks import check_count
 from ..errors import InputError
 from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
-from .base import Options, Pipeline, Row
+from .base import BatchPipeline, Options, Row
 
 _MAX_SEQ_LEN = 384
 _DOC_STRIDE = 128
@@ -43,7 +43,7 @@ class QuestionAnsweringOptions(Options):
             check_count(name, getattr(self, name), optional=True)
 
 
-class QuestionAnsweringPipeline(Pipeline):
+class QuestionAnsweringPipeline(BatchPipeline):
     """Answers as {"score", "start", "end", "answer"}, start and end being offsets in the context.
 
     Takes question and context (positional or by name), texts or lists of equal length; a list of questions with one

@@ -7,7 +7,7 @@ from typing import Any
 from ..checks import check_choice, check_count, check_text
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions
+from .base import BatchPipeline, Row, TextOptions
 
 DEFAULT: Any = object()  # top_k was not given, which is another result shape than top_k=1
 
@@ -30,7 +30,7 @@ class TextClassificationOptions(TextOptions):
         check_choice("function_to_apply", self.function_to_apply, (None, "default", "softmax", "sigmoid", "none"))
 
 
-class TextClassificationPipeline(Pipeline):
+class TextClassificationPipeline(BatchPipeline):
     """Labels of texts, each {"label", "score"}.
 
     Takes a text, a pair as {"text", "text_pair"}, or a list of those. Without `top_k`, a text gives [{...}] and a list

@@ -10,7 +10,7 @@ from ..generation.configuration import DEFAULTS, GenerationConfig
 from ..generation.session import make_cache
 from ..generation.streamers import BaseStreamer, IncrementalDecoder
 from ..processing.chat_template import continued
-from .base import Options, Pipeline, Row
+from .base import Options, Pipeline
 
 _FREE = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}  # where neither call nor model says
 _NO_CONFIG = (
@@ -46,6 +46,8 @@ class _OwnOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.prefix, str):
+            raise InputError(f"prefix must be a text, not {self.prefix!r:.60}.")
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
         if not isinstance(self.generation_config, GenerationConfig | None):
             raise InputError(f"generation_config must be a GenerationConfig, not {self.generation_config!r:.60}.")
@@ -368,14 +370,3 @@ class TextGenerationPipeline(Pipeline):
         while pad is not None and new and new[-1] == pad:
             new = new[:-1]
         return new
-
-    # The base class's way of computing is not for generation.
-
-    def forward(self, **inputs: Any) -> Any:
-        return self.model.forward(**inputs)
-
-    def compute(self, rows: list[Row], options: Any) -> Sequence[Any]:
-        raise NotImplementedError
-
-    def decode(self, item: Any, rows: list[Row], outputs: list[Any], options: Any) -> Any:
-        raise NotImplementedError

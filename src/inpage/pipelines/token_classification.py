@@ -9,7 +9,7 @@ from ..checks import check_choice, check_count, check_text, check_texts
 from ..errors import InputError
 from ..processing.tokenizer import with_overflow
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions
+from .base import BatchPipeline, Row, TextOptions
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 _BY_WORD = ("first", "average", "max")
@@ -67,7 +67,7 @@ class _Token:
         return max(self.scores)
 
 
-class TokenClassificationPipeline(Pipeline):
+class TokenClassificationPipeline(BatchPipeline):
     """Tokens or entities of texts.
 
     For each text a list of {"entity", "score", "index", "word", "start", "end"} without aggregation, else of

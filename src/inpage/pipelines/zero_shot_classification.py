@@ -8,7 +8,7 @@ from typing import Any
 from ..checks import check_texts
 from ..errors import InputError
 from ..tensor import Tensor
-from .base import Pipeline, Row, TextOptions
+from .base import BatchPipeline, Row, TextOptions
 from .text_classification import softmax
 
 
@@ -51,7 +51,7 @@ class ZeroShotClassificationOptions(TextOptions):
         return [label.strip() for label in self.candidate_labels.split(",") if label.strip()]
 
 
-class ZeroShotClassificationPipeline(Pipeline):
+class ZeroShotClassificationPipeline(BatchPipeline):
     """How well labels fit texts: {"sequence", "labels", "scores"}, best label first, for each text."""
 
     task = "zero-shot-classification"

@@ -167,7 +167,8 @@ def _compile(source: str) -> Any:
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         return environment.from_string(source)
-    except jinja2.exceptions.TemplateError as error:
+    except (jinja2.exceptions.TemplateError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        # The others come of the Python code that Jinja makes of it, and of constants that Jinja computes.
         raise ConfigError(f"The chat template is no valid template: {error}.") from error
 
 

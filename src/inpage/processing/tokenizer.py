@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ..checks import check_flags
@@ -264,10 +264,32 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         self, token_ids: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
     ) -> Any:
         """Text of ids: an int, a list, a tensor; a list of texts for a list of lists or a tensor [batch, length]."""
+        decode = self.text_decoder(skip_special_tokens, clean_up_tokenization_spaces)
         ids = _ids(token_ids)
         if isinstance(ids, list) and ids and isinstance(ids[0], list):
-            return [self._decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in ids]
-        return self._decode(ids if isinstance(ids, list) else [ids], skip_special_tokens, clean_up_tokenization_spaces)
+            return [decode(row) for row in ids]
+        return decode(ids if isinstance(ids, list) else [ids])
+
+    def text_decoder(
+        self, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
+    ) -> Callable[[list[int]], str]:
+        """`decode` of lists of ids with these options, which are looked at now: for those who decode often."""
+        check_flags(
+            optional=True,
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+        )
+        backend, skip = self.backend_tokenizer, bool(skip_special_tokens)
+        clean_up = self._cleans_up(clean_up_tokenization_spaces)
+
+        def decode(ids: list[int]) -> str:
+            try:
+                text = backend.decode(ids, skip_special_tokens=skip)
+            except (OverflowError, TypeError) as error:
+                raise InputError(f"Only lists of token ids, integers from 0, can be decoded: {error}.") from error
+            return _cleaned_up(text) if clean_up else text
+
+        return decode
 
     def batch_decode(
         self, sequences: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
@@ -396,22 +418,16 @@ class PreTrainedTokenizer(SpecialTokens, ChatTemplates, Awaitable):
         except (OverflowError, TypeError) as error:
             raise InputError(f"Only token ids, integers from 0, have tokens: {error}.") from error
 
-    def _decode(self, ids: list[int], skip_special_tokens: bool, clean_up: bool | None) -> str:
-        check_flags(optional=True, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=clean_up)
-        try:
-            text = self.backend_tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
-        except (OverflowError, TypeError) as error:
-            raise InputError(f"Only lists of token ids, integers from 0, can be decoded: {error}.") from error
-        if not (self.clean_up_tokenization_spaces if clean_up is None else clean_up):
-            return text
+    def _cleans_up(self, asked: bool | None) -> bool:
+        """Whether texts are cleaned up."""
+        if not (self.clean_up_tokenization_spaces if asked is None else asked):
+            return False
         if type(self.backend_tokenizer.model).__name__ == "BPE" and not self._clean_up_bpe:
             self.warn_once(
                 "clean_up_tokenization_spaces is left out, as it would take spaces from the text of this BPE tokenizer."
             )
-            return text
-        for spaced, plain in _CLEAN_UP:
-            text = text.replace(spaced, plain)
-        return text
+            return False
+        return True
 
 
 class AutoTokenizer:
@@ -437,8 +453,16 @@ def with_overflow(encodings: "list[Encoding]") -> "tuple[list[Encoding], list[in
     return [row for group in groups for row in group], [i for i, group in enumerate(groups) for _ in group]
 
 
+def _cleaned_up(text: str) -> str:
+    """A text without the spaces before punctuation that some tokenizers put there."""
+    for spaced, plain in _CLEAN_UP:
+        text = text.replace(spaced, plain)
+    return text
+
+
 def _ids(ids: Any) -> Any:
     """Ids as int, list or nested lists, from those, tensors and arrays."""
     if hasattr(ids, "tolist"):
         return ids.tolist()
-    return [_ids(item) for item in ids] if isinstance(ids, list | tuple) else ids
+    # Most are integers, and are passed by, as streams decode some tokens after each.
+    return [item if type(item) is int else _ids(item) for item in ids] if isinstance(ids, list | tuple) else ids

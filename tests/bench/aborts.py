@@ -1,0 +1,160 @@
+"""How long the worker is busy after an abort, in Chromium, with SmolLM2-135M-Instruct.
+
+    python tests/bench/aborts.py [--threads 1] [--tries 12]
+
+Each try aborts a call at another time after it has begun: loading, by downloading, while weights are quantised or from
+the copy that an earlier visit kept; reading a prompt of 1,500 tokens; writing; and making a constraint, which walks
+through the vocabulary. Shown are milliseconds from the abort until the worker answers another request, the median and
+the worst, beside those of the same request to an idle worker. The bar is for the worst. Prints a table, and writes
+tests/bench/results/aborts.json.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tests import environment, models
+
+if __name__ == "__main__":
+    environment.ensure()
+
+from tests.browser.pages import Opened, open_page, serve_site
+
+RESULTS = ROOT / "tests" / "bench" / "results" / "aborts.json"
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+BAR = 100  # ms
+
+# `aborted(begin, wait)` aborts what `begin(signal, progress)` calls `wait` ms after its first event that counts, and
+# gives how many ms later the worker answers; null if the call was over by then.
+TOOLS = """
+const answer = async () => {
+  const start = performance.now();
+  await inpage.create("env.as_dict");
+  return performance.now() - start;
+};
+globalThis.aborted = async (begin, wait, counts) => {
+  const controller = new AbortController();
+  let begun = false;
+  let over = false;
+  const busy = new Promise((resolve, reject) => {
+    begin(controller.signal, (event) => {
+      if (begun || !counts(event)) return;
+      begun = true;
+      setTimeout(() => { controller.abort(); resolve(over ? null : answer()); }, wait);
+    }).then(() => { over = true; if (!begun) resolve(null); }, (error) => { if (!begun) reject(error); });
+  });
+  return await busy;
+};
+globalThis.idle = async (count) => {
+  const found = [];
+  for (let i = 0; i < count; i++) found.push(await answer());
+  return found;
+};
+inpage.env.wasm.numThreads = threads;
+"""
+
+LOAD = """
+const found = [];
+for (let i = 0; i < tries; i++) {
+  const begin = (signal, progress_callback) =>
+    inpage.pipeline("text-generation", name, {dtype, signal, progress_callback});
+  const share = 0.9 * i / tries;
+  const counts = ({status, loaded, total}) => status === "progress_total" && loaded >= share * total;
+  found.push(await aborted(begin, 7 * i, counts));
+}
+return found;
+"""
+CALL = """
+const found = [];
+for (let i = 0; i < tries; i++) {
+  const begin = (signal, progress_callback) =>
+    generate(`${i}. ` + prompt, {max_new_tokens: 200, do_sample: false, ...options(i), signal,
+      progress_callback});
+  found.push(await aborted(begin, first + 37 * i, ({status}) => status === "run"));
+}
+await generate.clear_cache();
+return found;
+"""
+LONG = "It was a bright cold day in April, and the clocks were striking thirteen. " * 88
+CALLS = {
+    "prompt": ("const options = () => ({eos_token_id: []});", LONG, 0),
+    "decode": ("const options = () => ({eos_token_id: []});", "Once upon a time", 150),
+    "constraint": (
+        "const options = (i) => ({eos_token_id: [7], regex: `[^#${i}]*( and [a-z]+){3}`});",
+        "Say something.",
+        0,
+    ),
+}
+
+
+def measure(opened: Opened, dtype: str, tries: int) -> dict[str, list[float | None]]:
+    """Milliseconds of each try by case."""
+    found: dict[str, list[float | None]] = {}
+    common = {"name": MODEL, "dtype": dtype, "tries": tries}
+    opened.run("inpage.env.useBrowserCache = false;")
+    found["load, download"] = opened.run(LOAD, **common)
+    opened.run("inpage.env.useBrowserCache = true;")
+    opened.run("await (await inpage.pipeline('text-generation', name, {dtype})).dispose();", **common)
+    found["load, kept copy"] = opened.run(LOAD, **common)
+    opened.run("globalThis.generate = await inpage.pipeline('text-generation', name, {dtype});", **common)
+    found["idle"] = opened.run("return await idle(tries);", **common)
+    for name, (options, prompt, first) in CALLS.items():
+        found[name] = opened.run(options + CALL, prompt=prompt, first=first, **common)
+    opened.run("await generate.dispose();")
+    return found
+
+
+def run(threads: int, tries: int) -> list[dict[str, Any]]:
+    """A row of the table for each case and dtype."""
+    from playwright.sync_api import sync_playwright
+
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_site(Path(folder), {MODEL: models.path(MODEL)}) as url,
+        sync_playwright() as playwright,
+    ):
+        path = environment.chromium()
+        browser = playwright.chromium.launch(executable_path=path, args=environment.CHROMIUM_ARGUMENTS)
+        for dtype in ("fp32", "q4"):
+            with open_page(browser, url) as opened:
+                opened.run(TOOLS, threads=threads)
+                for name, found in measure(opened, dtype, tries).items():
+                    times = [each for each in found if each is not None]
+                    row = {"dtype": dtype, "case": name, "tries": len(times)}
+                    rows.append({**row, "median_ms": median(times), "worst_ms": max(times)} if times else row)
+        browser.close()
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print results."""
+    print(f"{'dtype':6} {'case':20} {'tries':>6} {'median ms':>10} {'worst ms':>9}")
+    for row in rows:
+        times = f"{row['median_ms']:10.1f} {row['worst_ms']:9.1f}" if row["tries"] else ""
+        bar = " met" if row.get("worst_ms", 0) < BAR else " NOT MET"
+        print(f"{row['dtype']:6} {row['case']:20} {row['tries']:6} {times}{bar if row['case'] != 'idle' else ''}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tries", type=int, default=12)
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = run(**vars(arguments))
+    print(f"{MODEL}, {arguments.threads} thread(s); load average {load:.1f} at the start, bar {BAR} ms")
+    table(rows)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"load": load, **vars(arguments), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

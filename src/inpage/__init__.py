@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _MODULES = {
     ".executors.wasm": ("show_config",),
     ".errors": ("AbortError", "InpageError"),
+    ".generation.cache": ("DynamicCache", "StaticCache"),
     ".generation.configuration": ("GenerationConfig",),
     ".generation.generate": ("set_seed",),
     ".generation.logits_process": ("LogitsProcessor", "LogitsProcessorList"),
@@ -47,4 +48,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*globals(), *__all__})

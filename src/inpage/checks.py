@@ -30,6 +30,7 @@ def check_number(
     least: float | None = None,
     below: float | None = None,
     most: float | None = None,
+    hint: str = "",
 ) -> float:
     """`value` as a float. Raises InputError unless it is a finite number within the bounds."""
     fits = (
@@ -45,7 +46,7 @@ def check_number(
         return float(value)
     bounds = {"above": above, "at least": least, "below": below, "at most": most}
     wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None)
-    raise InputError(f"{name} must be a number {wanted}, not {value!r}.".replace("  ", " "))
+    raise InputError(f"{name} must be a number {wanted}, not {value!r}.".replace("  ", " "), hint=hint)
 
 
 def check_flags(*, optional: bool = False, **flags: Any) -> None:

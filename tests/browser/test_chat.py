@@ -21,8 +21,8 @@ SPY = """
 from inpage.pipelines.text_generation import TextGenerationPipeline
 read = []
 reusable_cache = TextGenerationPipeline._reusable_cache
-def spy(self, ids, given):
-    cache = reusable_cache(self, ids, given)
+def spy(self, ids, said):
+    cache = reusable_cache(self, ids, said)
     read.append((len(ids), len(ids) - cache.get_seq_length()))
     return cache
 TextGenerationPipeline._reusable_cache = spy

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from inpage import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, ops, pipeline
+from inpage.checkpoint import layouts
 from inpage.errors import (
     ConfigError,
     CorruptFileError,
@@ -40,6 +41,7 @@ from inpage.models.roberta import RobertaConfig
 
 ENCODERS = Path(__file__).parent.parent / "golden" / "encoders"
 BERT = str(ENCODERS / "bert-base")
+GPT2 = str(ENCODERS.parent / "decoders" / "gpt2")
 IDS = [[2, 10, 11, 12, 3]]
 AUTO_CLASSES = [value for name, value in vars(auto).items() if name.startswith("AutoModel")]
 
@@ -392,6 +394,33 @@ def test_a_path_and_options_left_open() -> None:
     assert AutoTokenizer.from_pretrained(Path(BERT), **options).cls_token == "[CLS]"
     with pipeline("feature-extraction", Path(BERT), tokenizer=Path(BERT), device="reference", **options) as extract:
         assert extract("a", pooling="mean").shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head", "attention"),
+    [
+        ("q4", "q8g", "q4"),
+        ({"lm_head*": "fp32", "*": "q4"}, "panels", "q4"),
+        ({"*wte*": "fp32", "*": "q4"}, "panels", "q4"),
+        ({"lm_head": "q8", "transformer.h.0": "fp16"}, "q8", "f16"),
+        ({"transformer": "q8"}, "q8", "q8"),
+    ],
+    ids=str,
+)
+def test_dtypes_by_names_of_modules_and_of_tied_weights(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any, head: str, attention: str
+) -> None:
+    monkeypatch.setattr(layouts, "SMALLEST_TABLE", 1)
+    with AutoModelForCausalLM.from_pretrained(GPT2, dtype=dtype, device="reference") as model:
+        found = {name: parameter.layout for name, parameter in model.named_parameters()}
+    assert found["lm_head.weight"] == found["transformer.wte.weight"] == head
+    assert found["transformer.h.0.attn.c_attn.weight"] == attention
+
+
+def test_dtypes_that_fit_nothing() -> None:
+    for dtype in ({"head": "q8"}, {"*": "q4", "lm_head": "q8"}):
+        with pytest.raises(UnsupportedError, match="head'"):
+            AutoModelForCausalLM.from_pretrained(GPT2, dtype=dtype, device="reference")
 
 
 def test_options_of_loading_that_are_no_names() -> None:

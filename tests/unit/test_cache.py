@@ -196,8 +196,12 @@ def test_wrong_use(model: LlamaForCausalLM) -> None:
             logits(other, tokens(2, 4), cache)
     with pytest.raises(InputError, match="labels"):
         model(input_ids=[[1, 2]], labels=[[1, 2]], logits_to_keep=1)
-    with pytest.raises(InputError, match="negative"):
+    with pytest.raises(InputError, match="at least 0"):
         model(input_ids=[[1, 2]], logits_to_keep=-1)
+    with pytest.raises(InputError, match="logits_to_keep"):
+        model(input_ids=[[1, 2]], logits_to_keep=[0])
+    with pytest.raises(InputError, match="must be a cache"):
+        model(input_ids=[[1, 2]], past_key_values=())
 
 
 def test_a_failed_run_leaves_the_cache_as_it_was(model: LlamaForCausalLM) -> None:

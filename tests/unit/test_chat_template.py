@@ -45,14 +45,32 @@ def test_generation_prompt_and_batches() -> None:
     assert render(chat=[CHAT, CHAT[:1]]) == ["<u>Hi<e><a> Yes. <e>", "<u>Hi<e>"]
 
 
-@pytest.mark.parametrize(("content", "expected"), [("Yes", "<u>Hi<e><a>Yes"), (" Yes. ", "<u>Hi<e><a> Yes. ")])
-def test_continue_final_message(content: str, expected: str) -> None:
+@pytest.mark.parametrize("content", ["Yes", " Yes. ", "", "\n", "e", "<e>", "Hi"])
+def test_continue_final_message(content: str) -> None:
     chat = [CHAT[0], {"role": "assistant", "content": content}]
-    assert render(chat=chat, continue_final_message=True) == expected
+    assert render(chat=chat, continue_final_message=True) == f"<u>Hi<e><a>{content}"
+    trimming = TEMPLATE.replace("<a>{%", "<a>\n{{ '' }}{%").replace("m.content", "m.content | trim")
+    assert render(trimming, chat=chat, continue_final_message=True) == f"<u>Hi<e><a>\n{content.strip()}"
+
+
+def test_continuing_a_message_of_parts() -> None:
+    template = "{% for p in messages[-1].content %}{{ p.text if p.text else '<image>' }}{% endfor %}t"
+    parts = [{"type": "text", "text": "t"}, {"type": "image"}]
+    chat = [{"role": "assistant", "content": parts}]
+    assert render(template, chat=chat, continue_final_message=True) == "t"
+    assert parts[0]["text"] == "t"
+    with pytest.raises(InputError, match="no text"):
+        render(template, chat=[{"role": "assistant", "content": parts[1:]}], continue_final_message=True)
+
+
+def test_the_mask_ends_where_a_message_is_continued() -> None:
+    options = {"return_assistant_tokens_mask": True, "continue_final_message": True}
+    found = tokenizer().apply_chat_template([CHAT[0], {"role": "assistant", "content": "e"}], **options)
+    assert found["assistant_masks"] == [0] * len("<u>Hi<e><a>") + [1]
 
 
 def test_continuing_what_was_changed_is_refused() -> None:
-    with pytest.raises(InputError, match="does not stand"):
+    with pytest.raises(InputError, match="no text"):
         render("x", [{"role": "assistant", "content": ["x"]}], continue_final_message=True)
     with pytest.raises(InputError, match="does not stand"):
         render("{{ messages[-1].content | upper }}", continue_final_message=True)

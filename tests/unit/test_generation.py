@@ -89,22 +89,81 @@ def test_options_of_the_call_win_over_the_config_and_that_over_the_model(model: 
         ({"bad_words_ids": [1]}, InputError, "bad_words_ids"),
         ({"logits_processor": [3]}, InputError, "called"),
         ({"stopping_criteria": [3]}, InputError, "called"),
+        ({"logits_processor": lambda ids, scores: scores}, InputError, "list"),
+        ({"stopping_criteria": lambda ids, scores: True}, InputError, "list"),
+        ({"logits_processor": [lambda ids, scores: [None]]}, InputError, "return 1 rows"),
+        ({"stopping_criteria": [lambda ids, scores: None]}, InputError, "must return"),
+        ({"generation_config": {"max_new_tokens": 3}}, InputError, "GenerationConfig"),
+        ({"past_key_values": ()}, InputError, "cache"),
+        ({"streamer": TextStreamer(None), "do_sample": True, "num_return_sequences": 2}, InputError, "single sequence"),
+        ({"streamer": TextStreamer(None), "inputs": PROMPT * 2}, InputError, "single sequence"),
+        ({"early_stopping": 1, "num_beams": 2}, InputError, "early_stopping"),
+        ({"temperature": 0, "do_sample": True}, InputError, "do_sample=False"),
+        ({"inputs": [[1]], "forced_bos_token_id": -1}, InputError, "420 tokens"),
+        ({"forced_bos_token_id": [5]}, InputError, "a token id"),
+        ({"pad_token_id": 420}, InputError, "420 tokens"),
+        ({"pad_token_id": [3]}, InputError, "a token id"),
+        ({"prefix_allowed_tokens_fn": lambda row, ids: None}, InputError, "allows no token"),
+        ({"exponential_decay_length_penalty": (5, -1.5)}, InputError, "factor"),
+        ({"begin_suppress_tokens": [-1]}, InputError, "begin_suppress_tokens"),
         ({"negative_prompt_attention_mask": [[1]]}, InputError, "no effect"),
         ({"decoder_start_token_id": 5}, InputError, "no effect"),
         ({"prefix_allowed_tokens_fn": lambda batch, ids: [-1]}, InputError, "token -1"),
         ({"prefix_allowed_tokens_fn": lambda batch, ids: [420]}, InputError, "token 420"),
         ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "token 420"),
         ({"exponential_decay_length_penalty": ("1", 2)}, InputError, "pair"),
-        ({"past_key_values": 5}, InputError, "cache"),
         ({"suppress_tokens": 0.5}, InputError, "suppress_tokens"),
-        ({"generation_config": 5}, InputError, "generation_config"),
         ({"streamer": object(), "num_beams": 2}, UnsupportedError, "streamed"),
     ],
     ids=str,
 )
 def test_refused_options(model: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        model.generate(PROMPT, **options)
+        model.generate(**{"inputs": PROMPT, **options})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"temperature": 0.0, "top_p": 0, "top_k": -1},
+        {"do_sample": False, "temperature": 0, "typical_p": 0.0},
+        {"cache_implementation": "hybrid"},
+        {"suppress_tokens": [], "begin_suppress_tokens": []},
+        {"pad_token_id": -1, "eos_token_id": -1},
+    ],
+    ids=str,
+)
+def test_files_have_values_without_effect(model: Any, written: dict[str, Any]) -> None:
+    expected = model.generate(BATCH, attention_mask=MASK, max_new_tokens=4).tolist()
+    given = GenerationConfig.from_dict(written)
+    options = {"attention_mask": MASK, "max_new_tokens": 4, "min_new_tokens": 4}
+    assert model.generate(BATCH, given, **options).tolist() == expected
+    if "temperature" in written:
+        with pytest.raises(InputError, match="temperature"):
+            model.generate(PROMPT, given, do_sample=True)
+        model.generate(PROMPT, given, do_sample=True, temperature=0.5, top_p=1.0, top_k=5, typical_p=1.0)
+
+
+def test_a_config_is_read_from_a_repository(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "generation_config.json").write_text('{"max_new_tokens": 3, "later_option": 1}')
+    found = GenerationConfig.from_pretrained(tmp_path, subfolder="a", local_files_only=True, top_k=5)
+    assert found.to_dict() == {"max_new_tokens": 3, "top_k": 5}
+    with pytest.raises(InputError, match="GenerationConfig"):
+        model.generation_config = found.to_dict()
+
+
+def test_a_length_that_does_not_count_is_told(model: Any) -> None:
+    with pytest.warns(UserWarning, match="max_new_tokens is 3"):
+        assert len(model.generate(PROMPT, GenerationConfig(max_new_tokens=3), max_length=30)[0]) == 11
+
+
+def test_a_disposed_cache_is_refused(model: Any) -> None:
+    cache = DynamicCache()
+    model.generate(PROMPT, past_key_values=cache, max_new_tokens=1)
+    cache.dispose()
+    with pytest.raises(DisposedError, match="cache"):
+        model.generate(PROMPT, past_key_values=cache, max_new_tokens=1)
 
 
 @pytest.mark.parametrize(
@@ -348,10 +407,22 @@ def test_assistants_of_another_vocabulary_are_refused(model: Any, wide: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}, {"prefill_chunk_size": 2}], ids=str
+    "options",
+    [
+        {},
+        {"num_beams": 3},
+        {"repetition_penalty": 1.5},
+        {"prefill_chunk_size": 2},
+        # What pads is the end, too, and none of the prompt's tokens.
+        {"encoder_repetition_penalty": 1.5, "pad_token_id": 156, "eos_token_id": 156},
+        {"encoder_no_repeat_ngram_size": 1, "pad_token_id": 156, "eos_token_id": 156},
+        {"no_repeat_ngram_size": 1, "pad_token_id": 156, "eos_token_id": 156},
+    ],
+    ids=str,
 )
 def test_a_padded_batch_equals_single_runs(model: Any, options: dict[str, Any]) -> None:
-    together = model.generate(BATCH, attention_mask=MASK, max_new_tokens=9, **options).tolist()
+    batch = [[options.get("pad_token_id", 3)] * 3 + BATCH[0][3:], BATCH[1]]
+    together = model.generate(batch, attention_mask=MASK, max_new_tokens=9, **options).tolist()
     for row, start, prompt in zip(together, (3, 0), BATCH, strict=True):
         alone = model.generate([prompt[start:]], max_new_tokens=9, **options).tolist()[0]
         assert row[start:][: len(alone)] == alone
@@ -563,7 +634,7 @@ def test_streamers(model: Any, capsys: Any) -> None:
     queue = TextIteratorStreamer(tokenizer, timeout=1)
     model.generate(PROMPT, max_new_tokens=6, streamer=queue)
     assert "".join(queue) == whole
-    with pytest.raises(InputError, match="batch"):
+    with pytest.raises(InputError, match="single sequence"):
         model.generate(BATCH, streamer=TextStreamer(tokenizer))
 
 
@@ -688,8 +759,28 @@ def test_logarithms_of_probabilities(model: Any) -> None:
     np.testing.assert_allclose(token_log_probabilities(model, PROMPT), expected, atol=1e-4)
     long = [1, *range(100, 250)]
     assert len(token_log_probabilities(model, long)) == 150
+    assert token_log_probabilities(model, {"input_ids": PROMPT}) == token_log_probabilities(model, PROMPT)
     with pytest.raises(InputError, match="two tokens"):
         token_log_probabilities(model, [1])
+    with pytest.raises(InputError, match="does not predict"):
+        token_log_probabilities(model.base_model, PROMPT)
+
+
+@pytest.mark.parametrize("ids", [[1, 420], [1, 2, -1], [1, -1, 2]], ids=str)
+def test_tokens_outside_the_vocabulary_have_no_probability(model: Any, ids: list[int]) -> None:
+    with pytest.raises(InputError, match="420 tokens"):
+        token_log_probabilities(model, ids)
+
+
+@pytest.mark.parametrize("name", ["llama-rope-dynamic", "phi3-longrope"])
+def test_probabilities_are_those_of_the_whole_text(name: str) -> None:
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / name), device="reference") as model:
+        ids = [7 + 31 * i % 350 for i in range(150)]
+        logits = np.asarray(model([ids]).logits)[0].astype("float64")
+        logs = logits - logits.max(-1, keepdims=True)
+        logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
+        expected = [logs[i, token] for i, token in enumerate(ids[1:])]
+        np.testing.assert_allclose(token_log_probabilities(model, ids), expected, atol=1e-4)
 
 
 # The pipeline
@@ -720,6 +811,38 @@ def test_turns_of_a_conversation_compute_their_new_tokens_only(pipe: Any, monkey
     pipe(CHAT, **FIXED)
     fed.clear()
     assert pipe("Other", **FIXED) == pipe("Other", **FIXED)
+
+
+@pytest.mark.parametrize("other", ["the cat sat on", "the dog and a"])
+def test_calls_that_take_turns_do_not_share_the_cache(pipe: Any, other: str) -> None:
+    texts = ["the cat sat on", other]
+    expected = [pipe(text, **FIXED) for text in texts]
+    pipe.clear_cache()
+    going = [pipe.steps(text, **FIXED) for text in texts]
+    found: dict[int, Any] = {}
+    while len(found) < len(going):
+        for i, steps in enumerate(going):
+            try:
+                next(steps)
+            except StopIteration as stop:
+                found.setdefault(i, stop.value)
+    assert [found[0], found[1]] == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_cache": False}, {"cache_implementation": "static"}, {"kv_cache_dtype": "f16"}], ids=str
+)
+def test_a_config_decides_about_the_cache(pipe: Any, options: dict[str, Any]) -> None:
+    expected = pipe("the cat", **FIXED)
+    assert pipe("the cat", generation_config=GenerationConfig(**FIXED, **options)) == expected
+    assert "kv_cache_dtype" not in options or pipe._cache.kv_cache_dtype == "f16"
+
+
+def test_a_config_has_several_sequences(pipe: Any) -> None:
+    config = GenerationConfig(max_new_tokens=3, do_sample=True, num_return_sequences=3, seed=1)
+    found = pipe("the cat", generation_config=config)
+    assert len(found) == 3
+    assert pipe("the cat", **config.to_dict()) == found
 
 
 def test_steps_give_the_text(pipe: Any) -> None:
@@ -757,6 +880,14 @@ def test_shapes_of_results(pipe: Any) -> None:
     assert len(said) == 2 and said[1]["content"].startswith("So I")
 
 
+def test_a_last_message_of_parts_goes_on(pipe: Any) -> None:
+    template = "{% for p in messages[0].content %}{{ p.text }}{% endfor %}<e>"
+    parts = [{"type": "text", "text": "So"}, {"type": "text", "text": " I"}]
+    found = pipe([{"role": "assistant", "content": parts}], chat_template=template, **FIXED)[0]["generated_text"]
+    (text,) = pipe("So I", **FIXED)
+    assert found == [{"role": "assistant", "content": [parts[0], {"type": "text", "text": text["generated_text"][2:]}]}]
+
+
 @pytest.mark.parametrize(
     ("value", "options", "words"),
     [
@@ -771,6 +902,8 @@ def test_shapes_of_results(pipe: Any) -> None:
         ("x", {"continue_final_message": 0}, "continue_final_message"),
         ("x", {"prefix": 5}, "prefix"),
         ("x", {"return_dict_in_generate": True}, "texts"),
+        ("x", {"generation_config": {"max_new_tokens": 3}}, "GenerationConfig"),
+        ("x", {"stop_sequence": "a", "stop_strings": ["b"]}, "Only one"),
     ],
 )
 def test_refused_by_the_pipeline(pipe: Any, value: Any, options: dict[str, Any], words: str) -> None:

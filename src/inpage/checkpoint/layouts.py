@@ -31,7 +31,10 @@ SMALLEST_TABLE = 1 << 20
 """Elements from which on an embedding is packed as the linear weights are; smaller ones would save little."""
 
 Dtype = str | Mapping[str, str] | None
-"""A dtype for all, or dtypes by patterns of parameter names such as "encoder.layer.0.*", of which the first fits."""
+"""A dtype for all, or dtypes by patterns of names of parameters or modules, such as "lm_head" and "layers.*.mlp".
+
+The first that fits counts: of a tied parameter one of its names, of a module all that is in it.
+"""
 
 
 def check_dtype(dtype: Dtype) -> None:
@@ -59,18 +62,26 @@ def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> list[nn.Parameter]
     parameters = dict(model.named_parameters())
     spared = {id(parameters[name]) for name in model.tied_weights_keys}
     is_open: list[nn.Parameter] = []
+    names: dict[int, list[str]] = {}
+    packed: set[int] = set()
     for name, module in owners(model):
-        pattern = next((pattern for pattern in dtypes if fnmatchcase(name, pattern)), None)
+        names.setdefault(id(parameters[name]), []).append(name)
+        if _is_packed(parameters[name], module):
+            packed.add(id(parameters[name]))
+    for key, tied in names.items():
+        parameter = parameters[tied[0]]
+        pattern = next((pattern for pattern in dtypes if any(_fits(name, pattern) for name in tied)), None)
         layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
         unused.discard(pattern or "")
-        if layout != "panels" and _is_packed(parameters[name], module):
-            spare = pattern == "*" and id(parameters[name]) in spared
-            parameters[name].layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
-            if pattern == "*" and parameters[name].layout == "q4":
-                is_open.append(parameters[name])
+        if layout != "panels" and key in packed:
+            spare = pattern == "*" and key in spared
+            parameter.layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
+            if pattern == "*" and parameter.layout == "q4":
+                is_open.append(parameter)
     if unused:
         raise UnsupportedError(
-            f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}.",
+            f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}, or the patterns "
+            "before it fit them all.",
             hint="Patterns are of names such as those of model.named_parameters(), with * for any characters.",
         )
     return is_open
@@ -87,6 +98,11 @@ def layouts_as_stored(model: "PreTrainedModel", plan: "Plan", files: "Sequence[C
     for name, module in owners(model):
         if id(parameters[name]) in stored and _is_packed(parameters[name], module):
             parameters[name].layout = "f16"
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a pattern is of a parameter or of a module that it is in."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _is_packed(parameter: nn.Parameter, module: nn.Module) -> bool:

@@ -26,6 +26,7 @@ _CATEGORIES = {
     "CATEGORY_WORD": _WORDS,
     "CATEGORY_SPACE": _SPACES,
 }
+_ANCHORS = ("AT_BEGINNING", "AT_END", "AT_BEGINNING_STRING", "AT_END_STRING")
 Ranges = list[tuple[int, int]]
 
 
@@ -190,8 +191,6 @@ class _Nodes:
             least, most, body = value
             yield from self.repeat(least, most, body, start, end)
         elif kind is ops.AT:
-            if str(value) not in ("AT_BEGINNING", "AT_END", "AT_BEGINNING_STRING", "AT_END_STRING"):
-                raise UnsupportedError("Word borders in patterns are not supported.")
             self.jumps[start].append(end)
         else:
             self.characters(_ranges(kind, value), start, end)
@@ -234,7 +233,29 @@ def _parse(pattern: str) -> Any:
         raise InputError(f"{pattern!r:.80} is no regular expression: {error}.") from None
     if parsed.state.flags & ~re.UNICODE:
         raise UnsupportedError("Flags in patterns are not supported.")
+    _check_anchors(parsed, True, True)
     return parsed
+
+
+def _check_anchors(items: Any, first: bool, last: bool) -> None:
+    """Raise UnsupportedError for anchors elsewhere than where a full match has them: `first` or `last` of the text."""
+    items = list(items)
+    for i, (kind, value) in enumerate(items):
+        begins = first and all(before is ops.AT for before, _ in items[:i])
+        ends = last and all(after is ops.AT for after, _ in items[i + 1 :])
+        if kind is ops.AT:
+            if str(value) not in _ANCHORS:
+                raise UnsupportedError("Word borders in patterns are not supported.")
+            if not (begins if "BEGINNING" in str(value) else ends):
+                raise UnsupportedError("Anchors within a pattern are not supported.", hint="It is matched in full.")
+        elif kind is ops.BRANCH:
+            for branch in value[1]:
+                _check_anchors(branch, begins, ends)
+        elif kind is ops.SUBPATTERN:
+            _check_anchors(value[3], begins, ends)
+        elif kind in (ops.MAX_REPEAT, ops.MIN_REPEAT):
+            once = value[1] is not ops.MAXREPEAT and value[1] <= 1
+            _check_anchors(value[2], begins and once, ends and once)
 
 
 def _ranges(kind: Any, value: Any) -> Ranges:

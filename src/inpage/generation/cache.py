@@ -160,7 +160,7 @@ class Cache:
 
         Raises InputError where a sliding window has dropped what would then be seen.
         """
-        self._check()
+        self.check()
         length = max_length if max_length >= 0 else max(0, self._length + max_length)
         if length >= self._length:
             return
@@ -180,7 +180,7 @@ class Cache:
 
     def reset(self) -> None:
         """Forget all tokens and keep the memory."""
-        self._check()
+        self.check()
         for group in self._groups:
             group.rows = group.start = 0
             self._reveal(group)
@@ -189,7 +189,7 @@ class Cache:
 
     def reorder_cache(self, beam_idx: Sequence[int]) -> None:
         """Let sequence i continue what sequence beam_idx[i] has been."""
-        self._check()
+        self.check()
         if self.batch_size != len(beam_idx):
             raise InputError(f"reorder_cache() needs {self.batch_size} indices, found {len(beam_idx)}.")
         if not self._groups or list(beam_idx) == list(range(len(beam_idx))):
@@ -207,7 +207,7 @@ class Cache:
 
     def batch_select_indices(self, indices: Sequence[int]) -> None:
         """The sequences `indices` in place of those there are."""
-        self._check()
+        self.check()
         if bad := [i for i in indices if not 0 <= i < self.batch_size]:
             raise InputError(f"The cache has no sequence {bad[0]}; it has {self.batch_size}.")
         for group in self._groups:
@@ -218,7 +218,7 @@ class Cache:
 
     def copy(self) -> Self:
         """Another cache with the same contents."""
-        self._check()
+        self.check()
         other = self._empty_copy()
         if self._executor is None:
             return other
@@ -263,7 +263,7 @@ class Cache:
         `mask` int32 [B, tokens seen + length] hides tokens with 0; without one the new tokens are visible. If the run
         fails, the cache is as before.
         """
-        self._check()
+        self.check()
         if self._executor is None:
             self._open(executor, shapes, batch)
         elif self._executor is not executor or (shapes is not self._shapes and list(shapes) != list(self._shapes)):
@@ -458,11 +458,12 @@ class Cache:
         run_once(lambda: function() and None, self._on())
 
     def _on(self) -> "Executor":
-        self._check()
+        self.check()
         assert self._executor is not None
         return self._executor
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise DisposedError after `dispose()`."""
         if self.disposed:
             raise DisposedError("This cache was disposed of.", hint="Make a new one.")
 
@@ -497,6 +498,14 @@ class StaticCache(Cache):
                 hint="Make it larger, or use a DynamicCache.",
             )
         return min(self.max_cache_len, group.limit(length)) if group.window else self.max_cache_len
+
+
+def check_cache(cache: Any) -> None:
+    """Raise InputError for what is neither a cache nor None, DisposedError for one that was disposed of."""
+    if not isinstance(cache, Cache | None):
+        raise InputError(f"past_key_values must be a cache, not {cache!r:.60}.", hint="Begin with DynamicCache().")
+    if cache is not None:
+        cache.check()
 
 
 def cache_nbytes(shapes: Sequence[LayerShape], batch: int, capacity: int, kv_cache_dtype: str = "f32") -> int:

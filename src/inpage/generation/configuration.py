@@ -9,6 +9,7 @@ from ..checks import check_flags, check_number
 from ..errors import ConfigError, InputError, UnsupportedError
 from ..runtime import Awaitable, resolve
 from .logits_process import token_list
+from .warpers import GREEDY
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -101,6 +102,11 @@ _ASSISTED = (
     "target_lookbehind",
     "disable_compile",
 )
+# Caches in files of models with sliding windows, for which every cache here has room.
+_WINDOWED = ("hybrid", "hybrid_chunked", "sliding_window")
+_HUB_OPTIONS = {
+    "revision": "main", "subfolder": "", "token": None, "local_files_only": False, "progress_callback": None,
+}  # fmt: skip
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "seed")
 _OUTPUTS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
 _BEAMS = ("early_stopping", "length_penalty")
@@ -129,6 +135,8 @@ class GenerationConfig(Awaitable):
         """Options of the contents of a file. Keys that are no options are left out; values are checked when used."""
         config = cls()
         known = {name: value for name, value in values.items() if name in DEFAULTS or name in UNSUPPORTED}
+        if known.get("cache_implementation") in _WINDOWED:
+            del known["cache_implementation"]
         config.values = {name: value for name, value in known.items() if value is not None}
         return config
 
@@ -142,15 +150,18 @@ class GenerationConfig(Awaitable):
 
     @classmethod
     def from_pretrained(cls, name: "str | os.PathLike[str] | Repository", **options: Any) -> Self:
-        """The `generation_config.json` of a repository, with other options over it."""
+        """The `generation_config.json` of a repository, with other options over it.
+
+        revision, subfolder, token, local_files_only and progress_callback are options of the repository.
+        """
         return resolve(cls._from_pretrained(name, **options))
 
     @classmethod
     async def _from_pretrained(cls, name: Any, *, model_config: Any = None, **options: Any) -> Self:
         """`model_config` stands in for a missing file."""
-        from ..hub import Repository
+        from ..models.modeling import as_repository
 
-        repository = name if isinstance(name, Repository) else Repository(os.fspath(name))
+        repository = as_repository(name, *(options.pop(option, value) for option, value in _HUB_OPTIONS.items()))
         values = await repository.json("generation_config.json", required=model_config is None)
         if values is None:
             config = cls.from_model_config(model_config)
@@ -176,18 +187,25 @@ class GenerationConfig(Awaitable):
     def complete(self, under: "GenerationConfig | None" = None, **options: Any) -> "GenerationConfig":
         """All options with a value: `options`, else these, else those of `under`, else the defaults.
 
-        An option in `options` that would have no effect raises.
+        An option in `options` that would have no effect raises; one of a file may have any value then.
         """
-        merged = GenerationConfig()
-        merged.values = {**(under.values if under else {}), **self.values}
+        merged = self.over(under)
         merged.update(**options)
+        idle = () if merged.do_sample else _SAMPLING
         for name, value in merged.values.items():
-            if name not in UNSUPPORTED:
+            if name in UNSUPPORTED:
+                if value not in UNSUPPORTED[name]:
+                    raise _unsupported(name, value)
+            elif name not in idle:
                 _check(name, value)
-            elif value not in UNSUPPORTED[name]:
-                raise _unsupported(name, value)
         merged.values = {**DEFAULTS, **merged.values}
         merged.check_applicable(options)
+        return merged
+
+    def over(self, under: "GenerationConfig | None") -> "GenerationConfig":
+        """These options, and those of `under` about which these say nothing."""
+        merged = GenerationConfig()
+        merged.values = {**(under.values if under else {}), **self.values}
         return merged
 
     def check_applicable(self, given: Mapping[str, Any]) -> None:
@@ -202,8 +220,8 @@ class GenerationConfig(Awaitable):
             for name in names:
                 if not applies and given.get(name) not in (None, DEFAULTS[name]):
                     raise InputError(f"{name}={given[name]!r} would have no effect.", hint=hint)
-        if given.get("max_length") is not None and given.get("max_new_tokens") is not None:
-            warnings.warn("max_new_tokens is given, so max_length does not count.", stacklevel=2)
+        if given.get("max_length") is not None and self.max_new_tokens is not None:
+            warnings.warn(f"max_new_tokens is {self.max_new_tokens}, so max_length does not count.", stacklevel=2)
         if self.num_return_sequences > 1 and self.num_beams == 1 and not self.do_sample:
             raise InputError("Greedy search has one result.", hint="Set do_sample=True, or num_beams.")
         if self.num_beams > 1 and self.num_return_sequences > self.num_beams:
@@ -228,8 +246,8 @@ class GenerationConfig(Awaitable):
 
     @property
     def eos_tokens(self) -> list[int]:
-        """Tokens that end a sequence."""
-        return token_list(self.eos_token_id)
+        """Tokens that end a sequence; files say by a negative one that there is none."""
+        return [token for token in token_list(self.eos_token_id) if token >= 0]
 
     def to_dict(self) -> dict[str, Any]:
         """The options that are set."""
@@ -279,12 +297,14 @@ def _check(name: str, value: Any) -> None:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= _COUNTS[name]
         _require(name, value, fits, f"a whole number of at least {_COUNTS[name]}")
     elif name == "early_stopping":
-        _require(name, value, value in (True, False, "never"), 'True, False or "never"')
+        _require(name, value, isinstance(value, bool) or value == "never", 'True, False or "never"')
     elif name in _RANGES:
         _RANGES[name](value)
+    elif name in ("pad_token_id", "forced_bos_token_id"):
+        _require(name, value, _is_token(value), "a token id")
     elif name.endswith("_token_id"):
         tokens = [value] if isinstance(value, int) else value
-        fits = isinstance(tokens, list | tuple) and all(isinstance(token, int) for token in tokens)
+        fits = isinstance(tokens, list | tuple) and all(map(_is_token, tokens))
         _require(name, value, fits, "a token id or a list of them")
     elif name == "stop_strings":
         strings = [value] if isinstance(value, str) else value
@@ -294,18 +314,22 @@ def _check(name: str, value: Any) -> None:
         _require(name, value, isinstance(value, int), "a whole number")
 
 
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _require(name: str, value: Any, fits: bool, wanted: str) -> None:
     if not fits:
         raise InputError(f"{name} must be {wanted}, not {value!r:.60}.")
 
 
-def _range(name: str, **bounds: float) -> Callable[[Any], float]:
+def _range(name: str, **bounds: Any) -> Callable[[Any], float]:
     return lambda value: check_number(name, value, **bounds)
 
 
 _RANGES: dict[str, Callable[[Any], float]] = {
     "max_time": _range("max_time", above=0),
-    "temperature": _range("temperature", above=0),
+    "temperature": _range("temperature", above=0, hint=GREEDY),
     "top_p": _range("top_p", least=0, most=1),
     "min_p": _range("min_p", least=0, most=1),
     "top_h": _range("top_h", above=0, most=1),

@@ -245,7 +245,8 @@ class ConstrainedLogitsProcessor(SparseProcessor):
                     masked[token] = row[token]
         if self.constraint.automaton.accepting[state]:
             for token in self.ends:
-                masked[token] = row[token]
+                if token < len(row):
+                    masked[token] = row[token]
         if max(masked) == -inf:
             raise _stuck()
         return masked
@@ -263,7 +264,8 @@ class ConstrainedLogitsProcessor(SparseProcessor):
         bits.extend(bytes(nbytes - len(bits)))
         if self.constraint.automaton.accepting[state]:
             for token in self.ends:
-                bits[token >> 3] |= 1 << (token & 7)
+                if token < size:
+                    bits[token >> 3] |= 1 << (token & 7)
         if not any(bits):
             raise _stuck()
         return bits
@@ -298,6 +300,8 @@ def make_constraint(
         if isinstance(choices, str) or not choices or not all(isinstance(c, str) and c for c in choices):
             raise InputError(f"choices must be a list of texts, none empty, not {choices!r:.60}.")
         return Constraint(tokenizer, "|".join(map(re.escape, choices)))
+    if regex is not None and not isinstance(regex, str):
+        raise InputError(f"regex must be a pattern as text, not {regex!r:.60}.")
     return Constraint(tokenizer, json_schema_pattern(json_schema) if regex is None else regex)
 
 

@@ -10,7 +10,7 @@ from ..models.outputs import ModelOutput
 from ..runtime import result_of
 from ..tensor import Tensor
 from .assisted import Assistant, AssistedDecoding, DraftModel, PromptLookup
-from .cache import Cache
+from .cache import check_cache
 from .configuration import DEFAULTS, UNSUPPORTED, GenerationConfig, unknown_option
 from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
@@ -18,6 +18,7 @@ from .processors import default_processors
 from .scores import Ids
 from .session import Session, make_cache, unconditional
 from .stopping_criteria import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
+from .streamers import TextStreamer
 
 Steps = Generator[tuple[int, int], None, Any]
 _random = Random()
@@ -46,6 +47,7 @@ class GenerationMixin:
 
     @generation_config.setter
     def generation_config(self, config: GenerationConfig) -> None:
+        _check_config(config)
         self._generation_config = config
 
     async def read_settings(self, repository: Any) -> None:
@@ -108,14 +110,13 @@ class GenerationMixin:
         for name in options:
             if name not in DEFAULTS and name not in UNSUPPORTED:
                 raise unknown_option(name)
-        if not isinstance(generation_config, GenerationConfig | None):
-            raise InputError(f"generation_config is a GenerationConfig, not {generation_config!r:.60}.")
-        if not isinstance(past_key_values, Cache | None):
-            raise InputError(f"past_key_values is a cache, not {past_key_values!r:.60}.", hint="Use a DynamicCache.")
+        if generation_config is not None:
+            _check_config(generation_config)
         if negative_prompt_ids is None and negative_prompt_attention_mask is not None:
             raise InputError("negative_prompt_attention_mask would have no effect.", hint="Give negative_prompt_ids.")
-        ids, padding = _prompts(inputs, input_ids, attention_mask, self._pad_tokens(generation_config, options))
         config = (generation_config or GenerationConfig()).complete(under=self.generation_config, **options)
+        self._check_pad_token(config, options)
+        ids, padding = _prompts(inputs, input_ids, attention_mask, (config.pad_token_id, config.eos_tokens))
         model: Any = self
         config.set_lengths(len(ids[0]), model.max_positions)
         times = max(config.num_beams, config.num_return_sequences)
@@ -124,7 +125,7 @@ class GenerationMixin:
 
         constraint = make_constraint(tokenizer, json_schema=json_schema, regex=regex, choices=choices)
         prompts = [list(row) for row in ids for _ in range(times)]
-        custom = list(logits_processor or ())
+        custom = _callables("logits_processor", logits_processor)
         if constraint is not None:
             custom.append(ConstrainedLogitsProcessor(constraint, len(ids[0]), config.eos_tokens, config.max_length))
         guidance = self._guidance(config, prompts, negative_prompt_ids, negative_prompt_attention_mask)
@@ -146,7 +147,7 @@ class GenerationMixin:
             prompts=ids,
             config=config,
             processors=processors,
-            criteria=_criteria(config, tokenizer, stopping_criteria or ()),
+            criteria=_criteria(config, tokenizer, _callables("stopping_criteria", stopping_criteria)),
             random=random,
             streamer=streamer,
         )
@@ -160,20 +161,28 @@ class GenerationMixin:
         cache = make_cache(None, config.kv_cache_dtype, config.max_length)
         return DraftModel(Session(model, cache, padding, config.prefill_chunk_size), config.num_assistant_tokens)
 
-    def _pad_tokens(self, given: GenerationConfig | None, options: Mapping[str, Any]) -> tuple[int | None, list[int]]:
-        config = (given or GenerationConfig()).complete(under=self.generation_config)
-        config.update(**{name: options[name] for name in ("pad_token_id", "eos_token_id") if name in options})
-        return config.pad_token_id, config.eos_tokens
+    def _check_pad_token(self, config: GenerationConfig, options: Mapping[str, Any]) -> None:
+        """Take a token that is none for no padding token where a file has it, as files do; raise where a call does."""
+        pad, size = config.pad_token_id, self.config.vocab_size
+        if pad is not None and not 0 <= pad < size:
+            if options.get("pad_token_id") is not None:
+                raise InputError(f"pad_token_id is {pad}, and the model has {size} tokens.")
+            config.values["pad_token_id"] = None
 
     def _check(
         self, config: GenerationConfig, streamer: Any, rows: int, negative_prompt_ids: Any, past_key_values: Any
     ) -> None:
         if streamer is not None and config.num_beams > 1:
             raise UnsupportedError("Beam search cannot be streamed.", hint="Leave streamer or num_beams out.")
+        if isinstance(streamer, TextStreamer) and rows > 1:
+            raise InputError(
+                f"A text streamer takes a single sequence, not {rows} of them.", hint="Generate one at a time."
+            )
         if config.guidance_scale not in (None, 1) and config.num_beams > 1:
             raise UnsupportedError("guidance_scale with beam search is not supported.")
         if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
             raise InputError("negative_prompt_ids would have no effect.", hint="Set guidance_scale.")
+        check_cache(past_key_values)
         if past_key_values is not None and not config.use_cache:
             raise InputError("past_key_values needs use_cache=True.")
         self._check_positions(config.max_length)
@@ -296,6 +305,13 @@ def _prompts(
     return ids, padding
 
 
+def _check_config(config: Any) -> None:
+    if not isinstance(config, GenerationConfig):
+        raise InputError(
+            f"generation_config must be a GenerationConfig, not {config!r:.60}.", hint="GenerationConfig(**options)."
+        )
+
+
 def _rows(name: str, values: Any) -> Ids:
     """Integers [B, L] as lists; [L] is a batch of one."""
     tensor = Tensor.from_values(values, "int32")
@@ -303,6 +319,17 @@ def _rows(name: str, values: Any) -> Ids:
         raise InputError(f"{name} must have one or two dimensions, found shape {list(tensor.shape)}.")
     rows = tensor.tolist()
     return rows if len(tensor.shape) == 2 else [rows]
+
+
+def _callables(name: str, given: Any) -> list[Any]:
+    """The caller's processors or criteria."""
+    if given is None:
+        return []
+    found = list(given) if isinstance(given, Iterable) else [given]
+    for each in found:
+        if not callable(each) or not isinstance(given, Iterable):
+            raise InputError(f"{name} must be a list of what can be called, not {given!r:.60}.")
+    return found
 
 
 def _criteria(config: GenerationConfig, tokenizer: Any, custom: Iterable[Any]) -> StoppingCriteriaList:
@@ -314,8 +341,5 @@ def _criteria(config: GenerationConfig, tokenizer: Any, custom: Iterable[Any]) -
         if tokenizer is None:
             raise InputError("stop_strings need the tokenizer.", hint="Give tokenizer=.")
         criteria.append(StopStringCriteria(tokenizer, config.stop_strings))
-    for criterion in custom:
-        if not callable(criterion):
-            raise InputError(f"A stopping criterion is called; {criterion!r:.60} cannot be.")
-        criteria.append(criterion)
+    criteria.extend(custom)
     return criteria

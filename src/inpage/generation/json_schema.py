@@ -6,9 +6,12 @@ not name, and white space is at most one space after a comma or colon.
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from math import isfinite
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from itertools import combinations
+from math import ceil, floor, isfinite
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from ..errors import InputError, UnsupportedError
 
@@ -28,6 +31,9 @@ _FORMATS = {
     "email": r"[a-zA-Z0-9_+-]{1,32}(?:\.[a-zA-Z0-9_+-]{1,32}){0,3}@[a-z0-9]{1,32}(?:\.[a-z]{2,12}){1,3}",
     "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
 }
+_MOST = 10**9  # numbers within bounds are smaller
+_DIGITS = 6  # of their fractions that are free
+_FREE = f"[0-9]{{0,{_DIGITS - 1}}}"
 _NESTING = 3  # of values that a schema says nothing about, and of schemas that contain themselves
 _SAID = {  # keywords without a say in what is valid
     "title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions", "$comment", "deprecated",
@@ -38,7 +44,7 @@ _KEYWORDS = {
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
-    "number": set[str](),
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
     "boolean": set[str](),
     "null": set[str](),
 }
@@ -69,6 +75,8 @@ class _Schemas:
         """`seen` counts the references on the way to this schema."""
         if schema is True or schema == {}:
             return _any_value(_NESTING)
+        if schema is False:
+            raise _Nothing("The JSON schema allows no value where it is false.")
         if not isinstance(schema, Mapping):
             raise InputError(f"A JSON schema is an object, not {schema!r:.60}.")
         schema = {name: value for name, value in schema.items() if name not in _SAID}
@@ -79,10 +87,9 @@ class _Schemas:
                 raise InputError(f"{name} must be {_VALUES[name][0]}, not {value!r:.60}.")
         if "$ref" in schema:
             return self._reference(schema, seen)
-        if "const" in schema:
-            return _literal(schema["const"])
-        if "enum" in schema:
-            return _group([_literal(value) for value in schema["enum"]])
+        if (values := _values(schema)) is not None:
+            _allow(schema, {"const", "enum", "type"}, "an enum or const")
+            return _group([_literal(value) for value in values])
         for name in ("anyOf", "oneOf", "allOf"):
             if name in schema:
                 return self._combined(name, schema, seen)
@@ -94,43 +101,94 @@ class _Schemas:
     def _reference(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
         reference = schema["$ref"]
         _allow(schema, {"$ref"}, "a reference")
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            raise UnsupportedError(f"The reference {reference!r:.80} leads out of the schema.")
+        found = self._at(reference)
         depth = seen.get(reference, 0)
         if depth >= _NESTING:
-            raise _TooDeep
-        found = self.root
-        for part in reference[1:].split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, Mapping) or part not in found:
-                raise InputError(f"The schema has nothing at {reference!r:.80}.")
-            found = found[part]
+            raise _Nothing("The JSON schema contains itself, and nothing ends that.")
         return self.pattern(found, {**seen, reference: depth + 1})
 
+    def _at(self, reference: Any) -> Any:
+        """What a reference means."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise UnsupportedError(f"The reference {reference!r:.80} leads out of the schema.")
+        if reference[1:] and not reference.startswith("#/"):
+            raise UnsupportedError(
+                f"The reference {reference!r:.80} is to an anchor.", hint="Write its path: #/$defs/..."
+            )
+        found = self.root
+        for part in unquote(reference).split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+                found = found[int(part)]
+            elif isinstance(found, Mapping) and part in found:
+                found = found[part]
+            else:
+                raise InputError(f"The schema has nothing at {reference!r:.80}.")
+        return found
+
     def _combined(self, name: str, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
-        options = schema[name]
+        options = list(_options(name, schema[name]))
         beside = {key: value for key, value in schema.items() if key != name}
         if name == "allOf":
             merged = dict(beside)
             for option in options:
                 for key, value in option.items():
-                    if merged.setdefault(key, value) != value:
+                    if key not in _SAID and merged.setdefault(key, value) != value:
                         raise UnsupportedError(f"allOf with different {key!r} is not supported.")
             return self.pattern(merged, seen)
         if set(beside) - {"type"}:
             raise UnsupportedError(f"{name} beside {', '.join(sorted(beside))} is not supported.")
-        return _group(self._possible([{**beside, **option} for option in options], seen))
+        if name == "oneOf" and not all(self._disjoint(a, b) for a, b in combinations(options, 2)):
+            raise UnsupportedError("A value might fit several options of oneOf.", hint="Write anyOf.")
+        if "type" in beside:
+            options = [_narrowed(option, _kinds(beside["type"])) for option in options]
+        return _group(self._possible(options, seen))
+
+    def _disjoint(self, a: Any, b: Any, depth: int = 8) -> bool:
+        """Whether it is plain that no value fits both schemas."""
+        a, b = self._resolved(a), self._resolved(b)
+        if not depth or not isinstance(a, Mapping) or not isinstance(b, Mapping):
+            return a is False or b is False
+        for one, other in ((a, b), (b, a)):
+            for name in ("anyOf", "oneOf"):
+                if name in one:
+                    return all(self._disjoint(option, other, depth - 1) for option in one[name])
+            if (values := _values(one)) is not None:
+                others = _values(other)
+                if others is None:
+                    return not any(_is_of(value, _types(other)) for value in values)
+                return not {*map(_literal, values)} & {*map(_literal, others)}
+        kinds = _types(a) & _types(b)
+        if kinds == {"object"}:
+            return self._excludes(a, b, depth) or self._excludes(b, a, depth)
+        return not kinds
+
+    def _excludes(self, a: Mapping[str, Any], b: Mapping[str, Any], depth: int) -> bool:
+        """Whether objects of `a` need a property that those of `b` cannot have, or not with such a value."""
+        mine, known = a.get("properties", {}), b.get("properties", {})
+        closed = b.get("additionalProperties") is False
+        return any(
+            self._disjoint(mine.get(name, True), known[name], depth - 1) if name in known else closed
+            for name in a.get("required", ())
+        )
+
+    def _resolved(self, schema: Any) -> Any:
+        for _ in range(_NESTING):
+            if isinstance(schema, Mapping) and "$ref" in schema:
+                schema = self._at(schema["$ref"])
+        return schema
 
     def _possible(self, schemas: list[Any], seen: dict[str, int]) -> list[str]:
         """Patterns of those that do not contain themselves too deeply."""
         found: list[str] = []
+        reason: Exception | None = None
         for schema in schemas:
             try:
                 found.append(self.pattern(schema, seen))
-            except _TooDeep:
-                continue
+            except _Nothing as error:
+                reason = error
         if not found:
-            raise _TooDeep
+            raise reason or InputError("A JSON schema allows no value: enum or anyOf is empty.")
         return found
 
     def _typed(self, kind: Any, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
@@ -145,7 +203,9 @@ class _Schemas:
             return _string(schema)
         if kind == "integer":
             return _integer(schema)
-        return {"number": _NUMBER, "boolean": "(?:true|false)", "null": "null"}[kind]
+        if kind == "number":
+            return _number(schema)
+        return {"boolean": "(?:true|false)", "null": "null"}[kind]
 
     def _object(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
@@ -163,7 +223,7 @@ class _Schemas:
         for name, value in properties.items():
             try:
                 members.append((f"{_literal(name)}:{_SPACE}{self.pattern(value, seen)}", name in required))
-            except _TooDeep:
+            except _Nothing:
                 if name in required:
                     raise
         return r"\{" + _members(members) + r"\}"
@@ -176,21 +236,67 @@ class _Schemas:
             if items is not False or least not in (0, len(fixed)) or most not in (None, len(fixed)):
                 raise UnsupportedError("prefixItems with further items are not supported.", hint="Set items to false.")
             return r"\[" + f",{_SPACE}".join(fixed) + r"\]"
-        if most == 0 or items is False:
+        if most == 0 and not least:
             return r"\[\]"
         try:
             return _repeated(r"\[", self.pattern(items, seen), r"\]", least, most)
-        except _TooDeep:
+        except _Nothing:
             if least:
                 raise
             return r"\[\]"
 
 
-class _TooDeep(UnsupportedError):
-    """A schema contains itself without an end."""
+class _Nothing(UnsupportedError):
+    """No value fits a schema: it is false, or contains itself without an end."""
 
-    def __init__(self) -> None:
-        super().__init__("The JSON schema contains itself, and nothing ends that.", hint="Make the inner one optional.")
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="Make what is around it optional.")
+
+
+def _options(name: str, options: Any) -> Iterator[Any]:
+    """Schemas of anyOf, oneOf or allOf, as objects where that is the same."""
+    for option in options:
+        if option is False and name == "allOf":
+            raise _Nothing("The JSON schema allows no value where it is false.")
+        yield {} if option is True else option
+
+
+def _kinds(kinds: Any) -> set[str]:
+    """Names of types, integers among the numbers."""
+    found = set(kinds) if isinstance(kinds, list | tuple) else {kinds}
+    return found | {"integer"} if "number" in found else found
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """The types that values of a schema may have."""
+    return _kinds(schema["type"] if "type" in schema else list(_KEYWORDS))
+
+
+def _narrowed(schema: Any, kinds: set[str]) -> Any:
+    """A schema for values of some types alone."""
+    if schema is False:
+        return schema
+    common = kinds & _types(schema)
+    common -= {"integer"} if "number" in common else set()
+    return {**schema, "type": sorted(common)} if common else False
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values that const and enum leave of a type; None without them."""
+    if "const" not in schema and "enum" not in schema:
+        return None
+    values = schema.get("enum", [schema.get("const")])
+    if "const" in schema:
+        values = [value for value in values if _literal(value) == _literal(schema["const"])]
+    return [value for value in values if _is_of(value, _types(schema))]
+
+
+def _is_of(value: Any, kinds: set[str]) -> bool:
+    if value is None or isinstance(value, bool | str):
+        return ("null" if value is None else "boolean" if isinstance(value, bool) else "string") in kinds
+    if isinstance(value, int | float):
+        return "number" in kinds or ("integer" in kinds and value == value // 1)
+    return ("object" if isinstance(value, Mapping) else "array") in kinds
 
 
 def _members(members: list[tuple[str, bool]]) -> str:
@@ -234,10 +340,7 @@ def _in_string(pattern: str) -> str:
     """A pattern for the inside of a JSON string. It must match no character that JSON escapes."""
     from .automaton import DEAD, Automaton
 
-    anchored = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
-    body = pattern[anchored[0] : len(pattern) - anchored[1]]
-    free = f"{_PLAIN}*"
-    whole = f"(?:{'' if anchored[0] else free}(?:{body}){'' if anchored[1] else free})"
+    whole = _group([_found_within(part) for part in _alternatives(pattern)])
     automaton = Automaton(whole)
     forbidden = [ord('"'), ord("\\"), *range(0x20)]
     seen, stack = {0}, [0]
@@ -254,19 +357,36 @@ def _in_string(pattern: str) -> str:
     return whole
 
 
+def _found_within(pattern: str) -> str:
+    """A pattern of the texts in which one is found."""
+    anchored = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
+    body = pattern[anchored[0] : len(pattern) - anchored[1]]
+    free = f"{_PLAIN}*"
+    return f"(?:{'' if anchored[0] else free}(?:{body}){'' if anchored[1] else free})"
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The parts of a pattern between the bars that stand in no group."""
+    parts, depth = [""], 0
+    for token in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
 def _integer(schema: Mapping[str, Any]) -> str:
-    least = schema.get("minimum")
-    most = schema.get("maximum")
-    if "exclusiveMinimum" in schema:
-        least = max(schema["exclusiveMinimum"] + 1, least if least is not None else schema["exclusiveMinimum"] + 1)
-    if "exclusiveMaximum" in schema:
-        most = min(schema["exclusiveMaximum"] - 1, most if most is not None else schema["exclusiveMaximum"] - 1)
-    if least is None and most is None:
+    least = [ceil(schema["minimum"])] if "minimum" in schema else []
+    least += [floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
+    most = [floor(schema["maximum"])] if "maximum" in schema else []
+    most += [ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
+    if not least and not most:
         return _INTEGER
-    low = -(10**15) + 1 if least is None else -int(-least // 1)
-    high = 10**15 - 1 if most is None else int(most // 1)
+    low, high = max(least, default=-(10**15) + 1), min(most, default=10**15 - 1)
     if low > high:
-        raise InputError(f"No integer is {least} at least and {most} at most.")
+        raise InputError(f"No integer of up to 15 digits is {low} at least and {high} at most.")
     parts: list[str] = []
     if low < 0:
         parts.append(f"-{_group(_number_range(max(1, -high), -low))}")
@@ -294,6 +414,87 @@ def _number_range(low: int, high: int) -> list[str]:
     return found
 
 
+class _Bound(NamedTuple):
+    """An end of a range of numbers, which may be in it."""
+
+    value: Decimal
+    included: bool
+
+    @property
+    def whole(self) -> int:
+        return int(self.value)
+
+    @property
+    def digits(self) -> str:
+        """Those of the fraction."""
+        return format(self.value, "f").partition(".")[2].rstrip("0")
+
+
+def _number(schema: Mapping[str, Any]) -> str:
+    """Numbers; within bounds without an exponent and with few digits, so that rounding keeps to the bounds."""
+    if set(schema) <= {"type"}:
+        return _NUMBER
+    low, high = _Bound(Decimal(1 - _MOST), True), _Bound(Decimal(_MOST - 1), True)
+    for name, included in (("minimum", True), ("exclusiveMinimum", False)):
+        if name in schema:
+            low = max(low, _Bound(Decimal(str(schema[name])), included), key=lambda end: (end.value, not end.included))
+    for name, included in (("maximum", True), ("exclusiveMaximum", False)):
+        if name in schema:
+            high = min(high, _Bound(Decimal(str(schema[name])), included), key=lambda end: (end.value, end.included))
+    zero = _Bound(Decimal(0), True)
+    parts: list[str] = []
+    if low.value < 0:
+        ends = _Bound(-high.value, high.included) if high.value < 0 else zero._replace(included=False)
+        parts += [f"-{part}" for part in _decimals(ends, _Bound(-low.value, low.included))]
+    if high.value >= 0:
+        parts += _decimals(low if low.value >= 0 else zero, high)
+    if not parts:
+        bounds = ", ".join(f"{name} {bound}" for name, bound in schema.items() if name != "type")
+        raise InputError(f"No number below {_MOST:,} has {bounds}.")
+    return _group(parts)
+
+
+def _decimals(low: _Bound, high: _Bound) -> list[str]:
+    """Patterns of the decimal numbers between two that are not negative."""
+    if low.value > high.value:
+        return []
+    if low.whole == high.whole:
+        return _with_fraction(str(low.whole), *_fractions(low, high, low.digits, high.digits))
+    between = [f"{part}(?:\\.{_FREE}[0-9])?" for part in _number_range(low.whole + 1, high.whole - 1)]
+    return [
+        *_with_fraction(str(low.whole), *_fractions(low, None, low.digits, "")),
+        *between,
+        *_with_fraction(str(high.whole), *_fractions(None, high, "", high.digits)),
+    ]
+
+
+def _with_fraction(whole: str, digits: list[str], nothing: bool) -> list[str]:
+    return ([f"{whole}\\.{_group(digits)}"] if digits else []) + ([whole] if nothing else [])
+
+
+def _fractions(low: _Bound | None, high: _Bound | None, f: str, g: str) -> tuple[list[str], bool]:
+    """Patterns of digits for fractions between 0.f and 0.g, and whether no digits do, too; None is no bound."""
+    above_zero = low is None or (not f and low.included)
+    nothing = above_zero and (high is None or bool(g) or high.included)
+    if low is not None and above_zero:
+        low = None
+    if low is None and high is None:
+        return [f"{_FREE}[0-9]"], nothing
+    if not f and not g:
+        if high is None:  # above nothing
+            return [f"0{{0,{_DIGITS - 1}}}[1-9]{_FREE}"], nothing
+        return ([f"0{{1,{_DIGITS}}}"] if low is None and high.included else []), nothing
+    first, last = int(f[:1] or 0) if low else 0, int(g[:1] or 0) if high else 9
+    found = [f"[{a}-{b}]{_FREE}" for a, b in [(first + bool(low), last - bool(high))] if a <= b]
+    ends = [(first, low, high if first == last else None), (last, low if first == last else None, high)]
+    for digit, under, over in dict.fromkeys(ends):
+        if under is not None or over is not None:
+            digits, ended = _fractions(under, over, f[1:], g[1:])
+            found += [f"{digit}{_group(digits)}"] if digits else []
+            found += [str(digit)] if ended else []
+    return found, nothing
+
+
 def _any_value(depth: int) -> str:
     """Any JSON value, nested so deep."""
     simple = [f'"{_CHARACTER}*"', _NUMBER, "true", "false", "null"]
@@ -311,7 +512,7 @@ def _any_value(depth: int) -> str:
 
 def _kind(schema: Mapping[str, Any]) -> str:
     """The type that a schema's keywords are about, where it does not name one."""
-    kinds = [kind for kind, words in _KEYWORDS.items() if words & set(schema)]
+    kinds = [kind for kind, words in _KEYWORDS.items() if words & set(schema) and kind != "integer"]
     if len(kinds) != 1:
         raise UnsupportedError(f"A schema without a type, with {', '.join(schema)}, is not supported.")
     return kinds[0]
@@ -330,7 +531,7 @@ def _allow(schema: Mapping[str, Any], known: set[str], what: str) -> None:
 
 def _literal(value: Any) -> str:
     try:
-        return re.escape(json.dumps(value, ensure_ascii=False))
+        return re.escape(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"The JSON schema has the value {value!r:.60}, which is no JSON: {error}.") from None
 
@@ -357,13 +558,17 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping | bool)
+
+
 def _is_list(value: Any, of: Callable[[Any], bool] = lambda element: True) -> bool:
     return isinstance(value, list | tuple) and all(map(of, value))
 
 
 # What the value of a keyword is, in words, and whether one is that.
 _VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("anyOf", "oneOf", "allOf"), ("a list of objects", lambda value: _is_list(value, _is_object))),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), ("a list of schemas", lambda value: _is_list(value, _is_schema))),
     **dict.fromkeys(("enum", "prefixItems"), ("a list", _is_list)),
     **dict.fromkeys(("format", "pattern"), ("a text", _is_text)),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ("a number", _is_number)),

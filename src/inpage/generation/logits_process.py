@@ -73,7 +73,10 @@ def own_scores(result: Any, scores: Rows) -> Rows:
     """What a processor of the caller's returned, as rows: None means that it changed `scores` in place."""
     if result is None or result is scores:
         return scores
-    rows = [row if isinstance(row, array) else array("f", row) for row in result]
+    try:
+        rows = [row if isinstance(row, array) else array("f", row) for row in result]
+    except TypeError:
+        rows = []
     if len(rows) != len(scores) or any(len(row) != len(old) for row, old in zip(rows, scores, strict=True)):
         raise InputError(
             f"A logits processor must return {len(scores)} rows of {len(scores[0])} scores.",
@@ -190,13 +193,18 @@ class EncoderRepetitionPenaltyLogitsProcessor(EditProcessor):
 
 
 class NoRepeatNGramLogitsProcessor(EditProcessor):
-    """Rules out tokens that would repeat a run of `ngram_size` tokens."""
+    """Rules out tokens that would repeat a run of `ngram_size` tokens.
 
-    def __init__(self, ngram_size: int) -> None:
+    `padding` says how many tokens at the left of each sequence are none.
+    """
+
+    def __init__(self, ngram_size: int, padding: Sequence[int] | None = None) -> None:
         check_count("no_repeat_ngram_size", ngram_size)
         self.size = ngram_size
+        self.padding = padding or (0,)
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
+        ids = ids[self.padding[index % len(self.padding)] :]
         return [_ruled_out(_followers(ids, self.size, ids))] if len(ids) + 1 >= self.size else []
 
 
@@ -260,7 +268,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids: Ids, scores: Rows) -> Rows:
         results: Rows = []
         for index, (ids, row) in enumerate(zip(input_ids, scores, strict=True)):
-            tokens = list(self.allowed(index // self.num_beams, ids))
+            tokens = list(self.allowed(index // self.num_beams, ids) or ())
             if not tokens:
                 raise InputError(
                     f"prefix_allowed_tokens_fn allows no token for sequence {index // self.num_beams}.",
@@ -332,6 +340,7 @@ class ExponentialDecayLengthPenalty(EditProcessor):
                 "exponential_decay_length_penalty must be a pair of numbers (start, factor), not "
                 f"{exponential_decay_length_penalty!r:.60}."
             ) from None
+        check_number("The factor of exponential_decay_length_penalty", self.factor, above=0)
         self.start = start + input_ids_seq_length
         self.tokens = token_list(eos_token_id)
 
@@ -345,8 +354,10 @@ class ExponentialDecayLengthPenalty(EditProcessor):
 class SuppressTokensLogitsProcessor(EditProcessor):
     """Rules tokens out."""
 
+    option = "suppress_tokens"
+
     def __init__(self, suppress_tokens: Sequence[int]) -> None:
-        self.tokens = _token_ids("suppress_tokens", suppress_tokens)
+        self.tokens = _token_ids(self.option, suppress_tokens)
 
     def edits_of(self, ids: list[int], size: int, index: int) -> Iterable[Edit]:
         return [_ruled_out(self.tokens)]
@@ -354,6 +365,8 @@ class SuppressTokensLogitsProcessor(EditProcessor):
 
 class SuppressTokensAtBeginLogitsProcessor(SuppressTokensLogitsProcessor):
     """Rules tokens out in place `begin_index`."""
+
+    option = "begin_suppress_tokens"
 
     def __init__(self, begin_suppress_tokens: Sequence[int], begin_index: int) -> None:
         super().__init__(begin_suppress_tokens)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..errors import InputError
 from . import logits_process as dense
 from . import warpers
 from .configuration import GenerationConfig
@@ -27,11 +26,6 @@ def default_processors(
     """
     chain = _row_processors(config, input_ids, padding, prefix_allowed_tokens_fn, unconditional)
     custom = list(custom)
-    for processor in custom:
-        if not callable(processor):
-            raise InputError(
-                f"A logits processor is called with (input_ids, scores); {processor!r:.60} cannot be called."
-            )
     replaced = {type(processor) for processor in custom if isinstance(processor, dense.LogitsProcessor)}
     chain = [processor for processor in chain if type(processor) not in replaced] + custom
     if config.do_sample:
@@ -49,19 +43,20 @@ def _row_processors(
     unconditional: Callable[[Ids], Rows] | None,
 ) -> list[Any]:
     length, ends = len(input_ids[0]), config.eos_tokens
+    texts = [ids[count:] for ids, count in zip(input_ids, padding or [0] * len(input_ids), strict=True)]
     chain: list[Any] = []
     if config.guidance_scale not in (None, 1) and unconditional is not None:
         chain.append(dense.UnbatchedClassifierFreeGuidanceLogitsProcessor(config.guidance_scale, unconditional))
     if config.sequence_bias is not None:
         chain.append(dense.SequenceBiasLogitsProcessor(config.sequence_bias))
     if config.encoder_repetition_penalty != 1.0:
-        chain.append(dense.EncoderRepetitionPenaltyLogitsProcessor(config.encoder_repetition_penalty, input_ids))
+        chain.append(dense.EncoderRepetitionPenaltyLogitsProcessor(config.encoder_repetition_penalty, texts))
     if config.repetition_penalty != 1.0:
         chain.append(dense.RepetitionPenaltyLogitsProcessor(config.repetition_penalty, padding))
     if config.no_repeat_ngram_size:
-        chain.append(dense.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
+        chain.append(dense.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size, padding))
     if config.encoder_no_repeat_ngram_size:
-        chain.append(dense.EncoderNoRepeatNGramLogitsProcessor(config.encoder_no_repeat_ngram_size, input_ids))
+        chain.append(dense.EncoderNoRepeatNGramLogitsProcessor(config.encoder_no_repeat_ngram_size, texts))
     if config.bad_words_ids is not None:
         chain.append(dense.NoBadWordsLogitsProcessor(config.bad_words_ids, ends))
     if config.min_length > length and ends:
@@ -77,9 +72,9 @@ def _row_processors(
         chain.append(dense.InfNanRemoveLogitsProcessor())
     if config.exponential_decay_length_penalty is not None:
         chain.append(dense.ExponentialDecayLengthPenalty(config.exponential_decay_length_penalty, ends, length))
-    if config.suppress_tokens is not None:
+    if config.suppress_tokens not in (None, [], ()):
         chain.append(dense.SuppressTokensLogitsProcessor(config.suppress_tokens))
-    if config.begin_suppress_tokens is not None:
+    if config.begin_suppress_tokens not in (None, [], ()):
         begin = length if length > 1 or config.forced_bos_token_id is None else length + 1
         chain.append(dense.SuppressTokensAtBeginLogitsProcessor(config.begin_suppress_tokens, begin))
     return chain

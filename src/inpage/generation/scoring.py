@@ -1,7 +1,7 @@
 """How likely a model finds given texts."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import exp
 from typing import Any
@@ -17,23 +17,34 @@ _CHUNK = 64  # tokens at a time: bounds the logits in memory
 def token_log_probabilities(model: Any, input_ids: Any) -> list[float]:
     """Natural logarithm of the probability of each token after the first, given those before it.
 
-    input_ids: [L] or [1, L], at least two. Raises InputError for others.
+    input_ids: [L] or [1, L], at least two, all of the vocabulary, or what a tokenizer returns. Raises InputError for
+    others.
     """
-    ids = Tensor.from_values(input_ids, "int32").tolist()
+    if not hasattr(model, "generate"):
+        raise InputError(f"{type(model).__name__} does not predict tokens.", hint="Use AutoModelForCausalLM.")
+    ids = Tensor.from_values(input_ids["input_ids"] if isinstance(input_ids, Mapping) else input_ids, "int32").tolist()
     if ids and isinstance(ids[0], list):
         if len(ids) != 1:
             raise InputError("Log-probabilities are those of one text.", hint="Score the texts one after the other.")
         ids = ids[0]
     if len(ids) < 2:
         raise InputError("A text needs two tokens at least to be scored.", hint="Put the model's bos_token_id first.")
+    vocabulary = model.config.vocab_size
+    if unknown := [token for token in ids if not 0 <= token < vocabulary]:
+        raise InputError(f"The model has {vocabulary} tokens, and none is {unknown[0]}.")
+    # Frequencies of dynamic RoPE follow the length of what is computed at once, which is the text's here.
+    whole = getattr(model.base_model, "dynamic_rope", None) is not None
+    count, size = (len(ids), len(ids)) if whole else (len(ids) - 1, _CHUNK)
     run = model.function("token_log_probabilities", partial(_log_probabilities, model.forward))
     found: list[float] = []
     with DynamicCache() as cache:
-        for start in range(0, len(ids) - 1, _CHUNK):
-            part = ids[start : min(start + _CHUNK, len(ids) - 1)]
-            vocabulary = model.config.vocab_size
-            places = [i * vocabulary + token for i, token in enumerate(ids[start + 1 : start + 1 + len(part)])]
-            found += run(input_ids=_tensor([part]), places=_tensor([places]), past_key_values=cache).data.tolist()
+        for start in range(0, count, size):
+            part = ids[start : min(start + size, count)]
+            following = ids[start + 1 : start + 1 + len(part)]
+            places = [i * vocabulary + token for i, token in enumerate(following)]
+            places += [0] * (len(part) - len(following))
+            scores = run(input_ids=_tensor([part]), places=_tensor([places]), past_key_values=cache)
+            found += scores.data.tolist()[: len(following)]
     return found
 
 

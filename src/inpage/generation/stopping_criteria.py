@@ -31,8 +31,8 @@ class StoppingCriteriaList(list[Callable[..., Any]]):
         for criterion in self:
             found = criterion(input_ids, scores, **more)
             found = found.tolist() if hasattr(found, "tolist") else found
-            each = [found] * len(done) if isinstance(found, bool) else list(found)
-            if len(each) != len(done):
+            each = [found] * len(done) if isinstance(found, bool) else found
+            if not isinstance(each, Sequence) or len(each) != len(done):
                 raise InputError(
                     f"A stopping criterion must return True, False or {len(done)} of them, one a sequence."
                 )

@@ -11,6 +11,8 @@ from ..checks import check_count, check_number
 from .logits_process import LogitsWarper
 from .scores import Candidates, log_sum_exp, softmax
 
+GREEDY = "For the likeliest tokens, set do_sample=False."
+
 
 class _Filter(LogitsWarper):
     """Base of warpers that leave scores as they are; at least `min_tokens_to_keep` tokens stay."""
@@ -31,7 +33,7 @@ class TemperatureLogitsWarper(LogitsWarper):
     rescales = True
 
     def __init__(self, temperature: float) -> None:
-        self.temperature = check_number("temperature", temperature, above=0)
+        self.temperature = check_number("temperature", temperature, above=0, hint=GREEDY)
 
     def warp(self, choice: Candidates) -> Candidates:
         return Candidates(choice.ids, [value / self.temperature for value in choice.values])

@@ -93,7 +93,7 @@ class PreTrainedConfig(Awaitable):
         if unknown := sorted(overrides.keys() - known):
             raise ConfigError(
                 f"{', '.join(map(repr, unknown))}: neither an option of loading nor a key of {cls.__name__}.",
-                hint="Check the spelling.",
+                hint="It is called dtype here." if "torch_dtype" in unknown else "Check the spelling.",
             )
         values = {cls.attribute_map.get(name, name): value for name, value in values.items()}
         overrides = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}

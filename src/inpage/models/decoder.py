@@ -8,7 +8,7 @@ from .. import nn, ops
 from ..checkpoint.conversion import WeightRenaming
 from ..checks import check_flags
 from ..errors import InputError
-from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape
+from ..generation.cache import SEEN, Cache, DynamicCache, LayerShape, check_cache
 from ..generation.generate import GenerationMixin
 from ..program import Recorded
 from ..tensor import Tensor
@@ -123,6 +123,7 @@ class CausalModel(PreTrainedModel):
         where the new tokens are all visible. Positions go on from the cache, or are those of `position_ids`.
         """
         check_flags(optional=True, use_cache=use_cache)
+        check_cache(past_key_values)
         if use_cache is False and past_key_values is not None:
             raise InputError("use_cache=False cannot go with past_key_values.")
         if past_key_values is None and use_cache:
@@ -349,8 +350,8 @@ class CausalLanguageModel(GenerationMixin, DecoderHead):
         logits_to_keep: int = 0,
         **options: Any,
     ) -> dict[str, Tensor]:
-        if logits_to_keep < 0:
-            raise InputError(f"logits_to_keep must not be negative, found {logits_to_keep}.")
+        if not isinstance(logits_to_keep, int) or logits_to_keep < 0:
+            raise InputError(f"logits_to_keep must be a whole number of at least 0, not {logits_to_keep!r:.60}.")
         if logits_to_keep and named.get("labels") is not None:
             raise InputError("labels need the logits of all tokens.", hint="Leave logits_to_keep out.")
         return super().prepare_inputs(named, past_key_values=past_key_values, **options)

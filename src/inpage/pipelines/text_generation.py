@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
 from ..checks import check_choice
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError
 from ..generation.configuration import DEFAULTS, GenerationConfig
 from ..generation.session import make_cache
 from ..generation.streamers import BaseStreamer, IncrementalDecoder
+from ..processing.chat_template import continued
 from .base import Options, Pipeline
 
 _FREE = {"max_new_tokens": 256, "do_sample": True, "temperature": 0.7}  # where neither call nor model says
@@ -48,6 +49,10 @@ class _OwnOptions(Options):
         if not isinstance(self.prefix, str):
             raise InputError(f"prefix must be a text, not {self.prefix!r:.60}.")
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
+        if not isinstance(self.generation_config, GenerationConfig | None):
+            raise InputError(f"generation_config must be a GenerationConfig, not {self.generation_config!r:.60}.")
+        if self.stop_sequence is not None and getattr(self, "stop_strings", None) is not None:
+            raise InputError("Only one of stop_sequence and stop_strings can be given.")
         if GenerationConfig(**self.generation()).return_dict_in_generate:
             raise InputError("A pipeline gives texts, no outputs of steps.", hint="Call model.generate().")
 
@@ -207,16 +212,15 @@ class TextGenerationPipeline(Pipeline):
             given.setdefault("pad_token_id", pad)
         ids = [[pad or 0] * (longest - len(prompt.ids)) + prompt.ids for prompt in batch]
         mask = [[0] * (longest - len(prompt.ids)) + [1] * len(prompt.ids) for prompt in batch]
-        beams = given.get("num_beams") or self.model.generation_config.num_beams or 1
-        alone = len(batch) == 1 and beams == 1 and (given.get("num_return_sequences") or 1) == 1
+        said = {**self._said_before(options), **given}
+        alone = len(batch) == 1 and all(said.get(name, 1) == 1 for name in ("num_beams", "num_return_sequences"))
         collector = None
         if alone:
             decoding = {"skip_special_tokens": options.skip_special_tokens}
-            stops = given.get("stop_strings") or self.model.generation_config.stop_strings
-            collector = _Collector(self.tokenizer, options.streamer, stops, **decoding)
+            collector = _Collector(self.tokenizer, options.streamer, said.get("stop_strings"), **decoding)
         more = {name: getattr(options, name) for name in _NO_CONFIG if getattr(options, name) is not None}
         more["streamer"] = collector if alone else options.streamer
-        cache = self._reusable_cache(ids[0], given) if alone else None
+        cache = self._reusable_cache(ids[0], said) if alone else None
         steps = self.model.generate_steps(
             ids,
             options.generation_config,
@@ -227,6 +231,7 @@ class TextGenerationPipeline(Pipeline):
             **more,
             **given,
         )
+        kind, self._cache = self._cache_kind, None  # this call's alone, until it is over
         done = total = 0
 
         def fields() -> dict[str, Any]:
@@ -241,17 +246,19 @@ class TextGenerationPipeline(Pipeline):
         finally:
             steps.close()
             if cache is not None and collector is not None:
-                self._cached = collector.ids[: cache.get_seq_length()]
+                self.clear_cache()
+                if self._disposed:
+                    cache.dispose()
+                else:
+                    self._cache, self._cache_kind = cache, kind
+                    self._cached = collector.ids[: cache.get_seq_length()]
         if collector is not None:
             yield done, total, fields
         return sequences.tolist()
 
     def _generation_options(self, options: Any) -> dict[str, Any]:
         given = options.generation()
-        own = self.model.generation_config.to_dict()
-        if options.generation_config is not None:
-            own = {**own, **options.generation_config.to_dict()}
-        said = {**own, **given}
+        said = {**self._said_before(options), **given}
         free = {name: value for name, value in _FREE.items() if name not in said}
         if "max_length" in said:
             free.pop("max_new_tokens", None)
@@ -259,11 +266,15 @@ class TextGenerationPipeline(Pipeline):
             free.pop("temperature", None)
         return {**free, **given}
 
-    def _reusable_cache(self, ids: list[int], given: dict[str, Any]) -> Any:
+    def _said_before(self, options: Any) -> dict[str, Any]:
+        """Options of generation besides those of the call: its generation_config's, and the model's."""
+        return (options.generation_config or GenerationConfig()).over(self.model.generation_config).to_dict()
+
+    def _reusable_cache(self, ids: list[int], said: dict[str, Any]) -> Any:
         """The cache, cut to what the last call's tokens and these begin with."""
-        if given.get("use_cache") is False or given.get("cache_implementation") == "static":
+        if said.get("use_cache") is False or said.get("cache_implementation") == "static":
             return None
-        kind = (given.get("cache_implementation"), given.get("kv_cache_dtype"), self.model.adapter_changes)
+        kind = (said.get("cache_implementation"), said.get("kv_cache_dtype"), self.model.adapter_changes)
         common = 0
         for a, b in zip(self._cached, ids[:-1], strict=False):
             if a != b:
@@ -345,15 +356,12 @@ class TextGenerationPipeline(Pipeline):
             return {"generated_text": prompt.text + text}
         messages = list(prompt.item)
         if self._continues(messages, options):
-            last = dict(messages[-1])
-            if not isinstance(last["content"], str):
-                raise UnsupportedError("A last message of several parts cannot be continued.")
-            return {"generated_text": [*messages[:-1], {**last, "content": last["content"] + text}]}
+            return {"generated_text": [*messages[:-1], continued(messages[-1], text)]}
         return {"generated_text": [*messages, {"role": "assistant", "content": text}]}
 
     def _without_padding(self, new: list[int], options: Any) -> list[int]:
         """New tokens up to the end of the sequence, where it ends before the batch does."""
-        config = (options.generation_config or GenerationConfig()).complete(under=self.model.generation_config)
+        config = GenerationConfig.from_dict(self._said_before(options))
         config.update(**{name: v for name, v in options.generation().items() if name.endswith("token_id")})
         pad = self.tokenizer.pad_token_id if config.pad_token_id is None else config.pad_token_id
         for i, token in enumerate(new):

@@ -14,6 +14,7 @@ from ..runtime import IN_PYODIDE
 
 # Around what an assistant says, while it is being tracked: code points that no text has.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
+_OPEN = "\ufdd2"  # behind the text of a message that is to be continued
 
 
 async def load_jinja() -> None:
@@ -124,9 +125,12 @@ def render(
 ) -> tuple[str, list[tuple[int, int]]]:
     """The text of a conversation, and where in it the assistant speaks (if that is tracked)."""
     jinja2, template = _jinja(), _compile(source)
+    shown = messages
+    if continue_final_message:
+        shown = [*messages[:-1], continued(messages[-1], f"{_OPEN} ")]
     try:
         text = template.render(
-            messages=messages, add_generation_prompt=add_generation_prompt, track_assistant=track_assistant, **variables
+            messages=shown, add_generation_prompt=add_generation_prompt, track_assistant=track_assistant, **variables
         )
     except InputError:
         raise
@@ -136,10 +140,9 @@ def render(
         raise ConfigError(f"The chat template fails: {error}.", hint="Check the messages and variables.") from error
     except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"The chat template cannot render these messages: {error}.") from error
-    text, spans = _spans(text)
     if continue_final_message:
-        text = _cut_after(text, messages[-1])
-    return text, spans
+        text = _cut_at_mark(text, messages[-1])
+    return _spans(text)
 
 
 def _jinja() -> Any:
@@ -246,20 +249,33 @@ def _spans(text: str) -> tuple[str, list[tuple[int, int]]]:
     return plain, spans
 
 
-def _cut_after(text: str, message: Mapping[str, Any]) -> str:
-    """The text up to the end of a message's content, without what closes it."""
+def continued(message: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """A message with more text behind its own, or its last one of several. Raises InputError if it has none."""
     content = message.get("content")
-    if isinstance(content, list | tuple):
-        parts = [part for part in content if isinstance(part, Mapping) and part.get("type", "text") == "text"]
-        content = parts[-1].get("text") if parts else None
-    if not isinstance(content, str) or content.strip() not in text:
+    if isinstance(content, str):
+        return {**message, "content": content + text}
+    parts = list(content) if isinstance(content, list | tuple) else []
+    for i, part in reversed(list(enumerate(parts))):
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            parts[i] = {**part, "text": part["text"] + text}
+            return {**message, "content": parts}
+    raise InputError("The last message has no text that could be continued.")
+
+
+def _cut_at_mark(text: str, message: Mapping[str, Any]) -> str:
+    """What was rendered before the mark behind the text of the last message, without what closes that."""
+    content = message["content"]
+    texts = [part.get("text") for part in content if isinstance(part, Mapping)] if not isinstance(content, str) else []
+    said = content if isinstance(content, str) else [text for text in texts if isinstance(text, str)][-1]
+    before, mark, after = text.rpartition(_OPEN)
+    if not mark or not before.rstrip().endswith(said.strip()):
         raise InputError(
             "The last message does not stand in the rendered text as it is, so it cannot be continued.",
             hint="Some templates change messages; render without continue_final_message.",
         )
-    start = text.rindex(content.strip())
-    whole = content.lstrip()
-    return text[: start + len(whole)] if text.startswith(whole, start) else text[: start + len(content.strip())]
+    # Where the space behind the mark is gone, the template trims, and would do so without the mark.
+    trimmed = len(said) - len(said.rstrip()) if said.strip() and not after.startswith(" ") else 0
+    return before[: len(before) - trimmed]
 
 
 def _mask(offsets: Sequence[tuple[int, int]], spans: list[tuple[int, int]]) -> list[int]:

@@ -201,7 +201,7 @@ def test_wrong_use(model: LlamaForCausalLM) -> None:
     with pytest.raises(InputError, match="logits_to_keep"):
         model(input_ids=[[1, 2]], logits_to_keep=[0])
     with pytest.raises(InputError, match="must be a cache"):
-        model(input_ids=[[1, 2]], past_key_values=())
+        model(input_ids=[[1, 2]], past_key_values=())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_failed_run_leaves_the_cache_as_it_was(model: LlamaForCausalLM) -> None:

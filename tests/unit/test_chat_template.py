@@ -64,7 +64,7 @@ def test_continuing_a_message_of_parts() -> None:
 
 
 def test_the_mask_ends_where_a_message_is_continued() -> None:
-    options = {"return_assistant_tokens_mask": True, "continue_final_message": True}
+    options: dict[str, Any] = {"return_assistant_tokens_mask": True, "continue_final_message": True}
     found = tokenizer().apply_chat_template([CHAT[0], {"role": "assistant", "content": "e"}], **options)
     assert found["assistant_masks"] == [0] * len("<u>Hi<e><a>") + [1]
 

@@ -7,18 +7,16 @@ not name, and white space is at most one space after a comma or colon.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
 from itertools import combinations
-from math import ceil, floor, isfinite
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import Any
 from urllib.parse import unquote
 
 from ..errors import InputError, UnsupportedError
+from .json_numbers import NUMBER, group, integer_pattern, number_pattern
 
 _SPACE = "[ ]?"
 _CHARACTER = r'(?:[^"\\\x00-\x1f\x7f]|\\["\\/bfnrt]|\\u[0-9a-cA-C][0-9a-fA-F]{3})'
-_INTEGER = r"(?:0|-?[1-9][0-9]{0,14})"  # no -0, which JavaScript keeps apart from 0
-_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 _DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -31,9 +29,6 @@ _FORMATS = {
     "email": r"[a-zA-Z0-9_+-]{1,32}(?:\.[a-zA-Z0-9_+-]{1,32}){0,3}@[a-z0-9]{1,32}(?:\.[a-z]{2,12}){1,3}",
     "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
 }
-_MOST = 10**9  # numbers within bounds are smaller
-_DIGITS = 6  # of their fractions that are free
-_FREE = f"[0-9]{{0,{_DIGITS - 1}}}"
 _NESTING = 3  # of values that a schema says nothing about, and of schemas that contain themselves
 _SAID = {  # keywords without a say in what is valid
     "title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions", "$comment", "deprecated",
@@ -89,13 +84,13 @@ class _Schemas:
             return self._reference(schema, seen)
         if (values := _values(schema)) is not None:
             _allow(schema, {"const", "enum", "type"}, "an enum or const")
-            return _group([_literal(value) for value in values])
+            return group([_literal(value) for value in values])
         for name in ("anyOf", "oneOf", "allOf"):
             if name in schema:
                 return self._combined(name, schema, seen)
         kinds = schema["type"] if "type" in schema else _kind(schema)
         if isinstance(kinds, list):
-            return _group([self._typed(kind, _part(schema, kind), seen) for kind in kinds])
+            return group([self._typed(kind, _part(schema, kind), seen) for kind in kinds])
         return self._typed(kinds, schema, seen)
 
     def _reference(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
@@ -142,7 +137,7 @@ class _Schemas:
             raise UnsupportedError("A value might fit several options of oneOf.", hint="Write anyOf.")
         if "type" in beside:
             options = [_narrowed(option, _kinds(beside["type"])) for option in options]
-        return _group(self._possible(options, seen))
+        return group(self._possible(options, seen))
 
     def _disjoint(self, a: Any, b: Any, depth: int = 8) -> bool:
         """Whether it is plain that no value fits both schemas."""
@@ -202,9 +197,9 @@ class _Schemas:
         if kind == "string":
             return _string(schema)
         if kind == "integer":
-            return _integer(schema)
+            return integer_pattern(schema)
         if kind == "number":
-            return _number(schema)
+            return number_pattern(schema)
         return {"boolean": "(?:true|false)", "null": "null"}[kind]
 
     def _object(self, schema: Mapping[str, Any], seen: dict[str, int]) -> str:
@@ -306,7 +301,7 @@ def _members(members: list[tuple[str, bool]]) -> str:
     for text, required in reversed(members):
         written = f",{_SPACE}{text}{after}"
         begun = f"{text}{after}"
-        after, first = (written, begun) if required else (f"(?:,{_SPACE}{text})?{after}", _group([begun, first]))
+        after, first = (written, begun) if required else (f"(?:,{_SPACE}{text})?{after}", group([begun, first]))
     return first
 
 
@@ -340,7 +335,7 @@ def _in_string(pattern: str) -> str:
     """A pattern for the inside of a JSON string. It must match no character that JSON escapes."""
     from .automaton import DEAD, Automaton
 
-    whole = _group([_found_within(part) for part in _alternatives(pattern)])
+    whole = group([_found_within(part) for part in _alternatives(pattern)])
     automaton = Automaton(whole)
     forbidden = [ord('"'), ord("\\"), *range(0x20)]
     seen, stack = {0}, [0]
@@ -377,131 +372,13 @@ def _alternatives(pattern: str) -> list[str]:
     return parts
 
 
-def _integer(schema: Mapping[str, Any]) -> str:
-    least = [ceil(schema["minimum"])] if "minimum" in schema else []
-    least += [floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
-    most = [floor(schema["maximum"])] if "maximum" in schema else []
-    most += [ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
-    if not least and not most:
-        return _INTEGER
-    low, high = max(least, default=-(10**15) + 1), min(most, default=10**15 - 1)
-    if low > high:
-        raise InputError(f"No integer of up to 15 digits is {low} at least and {high} at most.")
-    parts: list[str] = []
-    if low < 0:
-        parts.append(f"-{_group(_number_range(max(1, -high), -low))}")
-    if high >= 0:
-        parts += _number_range(max(low, 0), high)
-    return _group(parts)
-
-
-def _number_range(low: int, high: int) -> list[str]:
-    """Patterns of the decimal numbers from `low` to `high`, neither negative."""
-    found: list[str] = []
-    while low <= high:
-        # The largest block of numbers from `low` on whose last digits are free.
-        free = 0
-        while low and low % 10 ** (free + 1) == 0 and low + 10 ** (free + 1) - 1 <= high:
-            if len(str(low)) != len(str(low + 10 ** (free + 1) - 1)):
-                break
-            free += 1
-        unit = 10**free
-        digit = low // unit % 10
-        last = min(9, digit + (high + 1 - low) // unit - 1)
-        head = str(low // unit)[:-1]
-        found.append(f"{head}[{digit}-{last}]" + (f"[0-9]{{{free}}}" if free else ""))
-        low += (last - digit + 1) * unit
-    return found
-
-
-class _Bound(NamedTuple):
-    """An end of a range of numbers, which may be in it."""
-
-    value: Decimal
-    included: bool
-
-    @property
-    def whole(self) -> int:
-        return int(self.value)
-
-    @property
-    def digits(self) -> str:
-        """Those of the fraction."""
-        return format(self.value, "f").partition(".")[2].rstrip("0")
-
-
-def _number(schema: Mapping[str, Any]) -> str:
-    """Numbers; within bounds without an exponent and with few digits, so that rounding keeps to the bounds."""
-    if set(schema) <= {"type"}:
-        return _NUMBER
-    low, high = _Bound(Decimal(1 - _MOST), True), _Bound(Decimal(_MOST - 1), True)
-    for name, included in (("minimum", True), ("exclusiveMinimum", False)):
-        if name in schema:
-            low = max(low, _Bound(Decimal(str(schema[name])), included), key=lambda end: (end.value, not end.included))
-    for name, included in (("maximum", True), ("exclusiveMaximum", False)):
-        if name in schema:
-            high = min(high, _Bound(Decimal(str(schema[name])), included), key=lambda end: (end.value, end.included))
-    zero = _Bound(Decimal(0), True)
-    parts: list[str] = []
-    if low.value < 0:
-        ends = _Bound(-high.value, high.included) if high.value < 0 else zero._replace(included=False)
-        parts += [f"-{part}" for part in _decimals(ends, _Bound(-low.value, low.included))]
-    if high.value >= 0:
-        parts += _decimals(low if low.value >= 0 else zero, high)
-    if not parts:
-        bounds = ", ".join(f"{name} {bound}" for name, bound in schema.items() if name != "type")
-        raise InputError(f"No number below {_MOST:,} has {bounds}.")
-    return _group(parts)
-
-
-def _decimals(low: _Bound, high: _Bound) -> list[str]:
-    """Patterns of the decimal numbers between two that are not negative."""
-    if low.value > high.value:
-        return []
-    if low.whole == high.whole:
-        return _with_fraction(str(low.whole), *_fractions(low, high, low.digits, high.digits))
-    between = [f"{part}(?:\\.{_FREE}[0-9])?" for part in _number_range(low.whole + 1, high.whole - 1)]
-    return [
-        *_with_fraction(str(low.whole), *_fractions(low, None, low.digits, "")),
-        *between,
-        *_with_fraction(str(high.whole), *_fractions(None, high, "", high.digits)),
-    ]
-
-
-def _with_fraction(whole: str, digits: list[str], nothing: bool) -> list[str]:
-    return ([f"{whole}\\.{_group(digits)}"] if digits else []) + ([whole] if nothing else [])
-
-
-def _fractions(low: _Bound | None, high: _Bound | None, f: str, g: str) -> tuple[list[str], bool]:
-    """Patterns of digits for fractions between 0.f and 0.g, and whether no digits do, too; None is no bound."""
-    above_zero = low is None or (not f and low.included)
-    nothing = above_zero and (high is None or bool(g) or high.included)
-    if low is not None and above_zero:
-        low = None
-    if low is None and high is None:
-        return [f"{_FREE}[0-9]"], nothing
-    if not f and not g:
-        if high is None:  # above nothing
-            return [f"0{{0,{_DIGITS - 1}}}[1-9]{_FREE}"], nothing
-        return ([f"0{{1,{_DIGITS}}}"] if low is None and high.included else []), nothing
-    first, last = int(f[:1] or 0) if low else 0, int(g[:1] or 0) if high else 9
-    found = [f"[{a}-{b}]{_FREE}" for a, b in [(first + bool(low), last - bool(high))] if a <= b]
-    ends = [(first, low, high if first == last else None), (last, low if first == last else None, high)]
-    for digit, under, over in dict.fromkeys(ends):
-        if under is not None or over is not None:
-            digits, ended = _fractions(under, over, f[1:], g[1:])
-            found += [f"{digit}{_group(digits)}"] if digits else []
-            found += [str(digit)] if ended else []
-    return found, nothing
-
-
 def _any_value(depth: int) -> str:
     """Any JSON value, nested so deep."""
-    simple = [f'"{_CHARACTER}*"', _NUMBER, "true", "false", "null"]
+    simple = [f'"{_CHARACTER}*"', NUMBER, "true", "false", "null"]
     if not depth:
-        return _group(simple)
+        return group(simple)
     inner = _any_value(depth - 1)
-    return _group(
+    return group(
         [
             *simple,
             _repeated(r"\[", inner, r"\]", 0, None),
@@ -534,12 +411,6 @@ def _literal(value: Any) -> str:
         return re.escape(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"The JSON schema has the value {value!r:.60}, which is no JSON: {error}.") from None
-
-
-def _group(options: list[str]) -> str:
-    if not options:
-        raise InputError("A JSON schema allows no value: enum or anyOf is empty.")
-    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
 def _is_count(value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import exp
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_options_of_the_call_win_over_the_config_and_that_over_the_model(model: 
         ({"forced_eos_token_id": 420, "max_new_tokens": 1}, InputError, "token 420"),
         ({"exponential_decay_length_penalty": ("1", 2)}, InputError, "pair"),
         ({"suppress_tokens": 0.5}, InputError, "suppress_tokens"),
-        ({"streamer": object(), "num_beams": 2}, UnsupportedError, "streamed"),
+        ({"streamer": SimpleNamespace(put=print, end=print), "num_beams": 2}, UnsupportedError, "streamed"),
     ],
     ids=str,
 )
@@ -394,6 +395,12 @@ def test_a_cache_is_whole_after_assisted_decoding(model: Any, draft: Any) -> Non
 def test_refused_assistants(model: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         model.generate(PROMPT, **options)
+
+
+@pytest.mark.parametrize("option", ["streamer", "assistant_model"])
+def test_what_is_no_streamer_or_model_is_refused(model: Any, option: str) -> None:
+    with pytest.raises(InputError, match=f"{option} must"):
+        model.generate([[5, 6]], max_new_tokens=2, **{option: 5})
 
 
 def test_assistants_of_another_vocabulary_are_refused(model: Any, wide: Any) -> None:

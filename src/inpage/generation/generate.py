@@ -172,6 +172,8 @@ class GenerationMixin:
     def _check(
         self, config: GenerationConfig, streamer: Any, rows: int, negative_prompt_ids: Any, past_key_values: Any
     ) -> None:
+        if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+            raise InputError(f"streamer must have put() and end(), as BaseStreamer, not be {streamer!r:.60}.")
         if streamer is not None and config.num_beams > 1:
             raise UnsupportedError("Beam search cannot be streamed.", hint="Leave streamer or num_beams out.")
         if isinstance(streamer, TextStreamer) and rows > 1:
@@ -195,6 +197,8 @@ class GenerationMixin:
             raise InputError("num_assistant_tokens would have no effect.", hint="Give assistant_model.")
         if model is None and config.prompt_lookup_num_tokens is None:
             return
+        if model is not None and not isinstance(model, GenerationMixin):
+            raise InputError(f"assistant_model must be a model that generates, not {model!r:.60}.")
         if model is not None and config.prompt_lookup_num_tokens is not None:
             raise InputError("Only one of assistant_model and prompt_lookup_num_tokens can be given.")
         unfit = {

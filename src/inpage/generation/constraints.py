@@ -300,8 +300,6 @@ def make_constraint(
         if isinstance(choices, str) or not choices or not all(isinstance(c, str) and c for c in choices):
             raise InputError(f"choices must be a list of texts, none empty, not {choices!r:.60}.")
         return Constraint(tokenizer, "|".join(map(re.escape, choices)))
-    if regex is not None and not isinstance(regex, str):
-        raise InputError(f"regex must be a pattern as text, not {regex!r:.60}.")
     return Constraint(tokenizer, json_schema_pattern(json_schema) if regex is None else regex)
 
 

@@ -13,19 +13,18 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment, models
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()
 
-from tests.browser.pages import Opened, open_page, serve_site
+from tests.browser.pages import Opened, open_browser, open_page
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "aborts.json"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -113,16 +112,8 @@ def measure(opened: Opened, dtype: str, tries: int) -> dict[str, list[float | No
 
 def run(threads: int, tries: int) -> list[dict[str, Any]]:
     """A row of the table for each case and dtype."""
-    from playwright.sync_api import sync_playwright
-
     rows: list[dict[str, Any]] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serve_site(Path(folder), {MODEL: models.path(MODEL)}) as url,
-        sync_playwright() as playwright,
-    ):
-        path = environment.chromium()
-        browser = playwright.chromium.launch(executable_path=path, args=environment.CHROMIUM_ARGUMENTS)
+    with open_browser(MODEL) as (browser, url):
         for dtype in ("fp32", "q4"):
             with open_page(browser, url) as opened:
                 opened.run(TOOLS, threads=threads)
@@ -130,7 +121,6 @@ def run(threads: int, tries: int) -> list[dict[str, Any]]:
                     times = [each for each in found if each is not None]
                     row = {"dtype": dtype, "case": name, "tries": len(times)}
                     rows.append({**row, "median_ms": median(times), "worst_ms": max(times)} if times else row)
-        browser.close()
     return rows
 
 

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from statistics import fmean, median
@@ -20,12 +19,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment, models
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()
 
-from tests.browser.pages import Opened, open_page, serve_site
+from tests.browser.pages import Opened, open_browser, open_page
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "tokens.json"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -168,21 +167,10 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 def run(dtype: str, threads: int, tokens: int, rounds: int) -> list[dict[str, Any]]:
     """All results."""
-    from playwright.sync_api import sync_playwright
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serve_site(Path(folder), {MODEL: models.path(MODEL)}) as url,
-        sync_playwright() as playwright,
-    ):
-        path = environment.chromium()
-        browser = playwright.chromium.launch(executable_path=path, args=environment.CHROMIUM_ARGUMENTS)
-        with open_page(browser, url) as opened:
-            opened.run(LOAD, name=MODEL, dtype=dtype, threads=threads)
-            opened.python(SPY)
-            found = measure(opened, tokens, rounds)
-        browser.close()
-    return found
+    with open_browser(MODEL) as (browser, url), open_page(browser, url) as opened:
+        opened.run(LOAD, name=MODEL, dtype=dtype, threads=threads)
+        opened.python(SPY)
+        return measure(opened, tokens, rounds)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inpage.serve import Handler, Server, Site
+from tests import environment, models
 from tests.browser.conftest import RUNTIME
 from web.demo import build_site
 
@@ -20,21 +22,37 @@ BLANK = "blank.html"
 @contextmanager
 def serve_site(
     folder: Path,
-    models: Mapping[str, Path],
+    hub: Mapping[str, Path],
     *,
     files: bool = True,
     isolation: bool = True,
     handler: type[Handler] = Handler,
 ) -> Iterator[str]:
-    """URL of a server of `folder`, into which the site's files are laid, and of models by name."""
+    """URL of a server of `folder`, into which the site's files are laid, and of the models of a hub by name."""
     if files:
         build_site(folder, RUNTIME, {})
     (folder / BLANK).write_text("<!doctype html><title>Blank</title>")
-    site = Site(str(folder), {name: str(path) for name, path in models.items()}, isolation)
+    site = Site(str(folder), {name: str(path) for name, path in hub.items()}, isolation)
     with Server(site, quiet=True, handler=handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.url
         server.shutdown()
+
+
+@contextmanager
+def open_browser(model: str) -> Iterator[tuple[Any, str]]:
+    """Chromium, and the URL of a site of its own with a real model: for benchmarks."""
+    from playwright.sync_api import sync_playwright
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_site(Path(folder), {model: models.path(model)}) as url,
+        sync_playwright() as playwright,
+    ):
+        path = environment.chromium()
+        browser = playwright.chromium.launch(executable_path=path, args=environment.CHROMIUM_ARGUMENTS)
+        yield browser, url
+        browser.close()
 
 
 @dataclass

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import ConfigError, InputError, UnsupportedError
-from ..runtime import IN_PYODIDE
+from ..runtime import IN_PYODIDE, pause
 
 # Around what an assistant says, while it is being tracked: code points that no text has.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
@@ -21,6 +21,7 @@ async def load_jinja() -> None:
     """Load jinja2 into Pyodide, where it is not there yet and the runtime has it; rendering says if it is missing."""
     if not IN_PYODIDE:
         return
+    await pause()  # to import it takes time, as to make the tokenizer did
     try:
         import jinja2  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:

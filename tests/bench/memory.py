@@ -9,18 +9,17 @@ tests/bench/results/memory.json.
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment, models
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()
 
-from tests.browser.pages import open_page, serve_site
+from tests.browser.pages import open_browser, open_page
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "memory.json"
 # Task, repository, and a call: the arena counts, too.
@@ -56,18 +55,8 @@ def measure(browser: Any, url: str, name: str, dtype: str) -> dict[str, Any]:
 
 
 def run(names: list[str], dtypes: list[str]) -> list[dict[str, Any]]:
-    from playwright.sync_api import sync_playwright
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serve_site(Path(folder), {MODELS[name][1]: models.path(MODELS[name][1]) for name in names}) as url,
-        sync_playwright() as playwright,
-    ):
-        path = environment.chromium()
-        browser = playwright.chromium.launch(executable_path=path, args=environment.CHROMIUM_ARGUMENTS)
-        rows = [measure(browser, url, name, dtype) for name in names for dtype in dtypes]
-        browser.close()
-    return rows
+    with open_browser(*(MODELS[name][1] for name in names)) as (browser, url):
+        return [measure(browser, url, name, dtype) for name in names for dtype in dtypes]
 
 
 def main() -> None:

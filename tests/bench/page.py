@@ -14,19 +14,18 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests import environment, models
+from tests import environment
 
 if __name__ == "__main__":
     environment.ensure()
 
-from tests.browser.pages import BLANK, Opened, serve_site
+from tests.browser.pages import BLANK, Opened, open_browser
 
 RESULTS = ROOT / "tests" / "bench" / "results" / "page.json"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -207,18 +206,9 @@ def table(results: list[dict[str, Any]]) -> None:
 
 def run(dtypes: list[str], threads: list[int]) -> dict[str, Any]:
     """All results, with the machine's load at the start."""
-    from playwright.sync_api import sync_playwright
-
     load = os.getloadavg()[0]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serve_site(Path(folder), {MODEL: models.path(MODEL)}) as url,
-        sync_playwright() as playwright,
-    ):
-        path = environment.chromium()
-        browser = playwright.chromium.launch(executable_path=path, args=environment.CHROMIUM_ARGUMENTS)
+    with open_browser(MODEL) as (browser, url):
         results = [result for dtype in dtypes for result in measure(browser, url, dtype, threads)]
-        browser.close()
     return {"load": load, "results": results}
 
 

@@ -40,13 +40,13 @@ def serve_site(
 
 
 @contextmanager
-def open_browser(model: str) -> Iterator[tuple[Any, str]]:
-    """Chromium, and the URL of a site of its own with a real model: for benchmarks."""
+def open_browser(*names: str) -> Iterator[tuple[Any, str]]:
+    """Chromium, and the URL of a site of its own with real models: for benchmarks."""
     from playwright.sync_api import sync_playwright
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve_site(Path(folder), {model: models.path(model)}) as url,
+        serve_site(Path(folder), {name: models.path(name) for name in names}) as url,
         sync_playwright() as playwright,
     ):
         path = environment.chromium()

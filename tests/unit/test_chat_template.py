@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inpage.errors import ConfigError, InputError, UnsupportedError
+from inpage.errors import ConfigError, InputError
 from inpage.processing.tokenizer import PreTrainedTokenizer
 
 TEMPLATE = """{% for m in messages %}
@@ -121,8 +121,22 @@ def test_tools_choose_their_template() -> None:
     assert json.loads(render(templates, tools=[tool])) == [tool]
     assert render(templates, chat_template="default", tools=[tool]) == "plain"
     assert render("{{ documents[0].title }}", documents=[{"title": "T", "text": ""}]) == "T"
-    with pytest.raises(UnsupportedError, match="JSON schema"):
-        render(templates, tools=[print])
+    with pytest.raises(InputError, match="JSON schema"):
+        render(templates, tools=["now"])
+
+
+def test_a_function_is_a_tool() -> None:
+    def now(zone: str) -> str:
+        """Tell the time.
+
+        Args:
+            zone: Where.
+        """
+        raise NotImplementedError
+
+    (found,) = json.loads(render("{{ tools | tojson }}", tools=[now]))
+    assert found["function"]["name"] == "now"
+    assert found["function"]["parameters"]["properties"] == {"zone": {"type": "string", "description": "Where."}}
 
 
 @pytest.mark.parametrize("chat", [[], "Hello", [{"content": "x"}], ["x"]])

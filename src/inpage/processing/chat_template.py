@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, InputError, UnsupportedError
 from ..runtime import IN_PYODIDE, pause
+from .tool_schema import describe
 
 # Around what an assistant says, while it is being tracked: code points that no text has.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
@@ -79,7 +80,8 @@ class ChatTemplates:
     ) -> Any:
         """Text, or tokens, of a conversation (a list of {"role", "content"}), or of several.
 
-        tools: descriptions of functions as JSON schemas. documents: {"title", "text"} for retrieval.
+        tools: functions with type hints and docstrings, or JSON schemas of them. documents: {"title", "text"} for
+        retrieval.
         add_generation_prompt: add what tells the model to answer. continue_final_message: leave the last message open.
         tokenize: a BatchEncoding (the ids alone with return_dict=False) in place of text; padding, truncation,
         max_length, return_tensors and tokenizer_kwargs as in calling the tokenizer.
@@ -230,12 +232,12 @@ def _descriptions(tools: Sequence[Any] | None) -> list[Any] | None:
     if tools is None:
         return None
     for tool in tools:
-        if not isinstance(tool, Mapping):
-            raise UnsupportedError(
-                f"A tool is described by a JSON schema (a dict), not by {tool!r:.60}.",
+        if not isinstance(tool, Mapping) and not callable(tool):
+            raise InputError(
+                f"A tool is a function, or a JSON schema (a dict) of one, not {tool!r:.60}.",
                 hint='As in {"type": "function", "function": {"name": ..., "parameters": {...}}}.',
             )
-    return list(tools)
+    return [tool if isinstance(tool, Mapping) else describe(tool) for tool in tools]
 
 
 def _spans(text: str) -> tuple[str, list[tuple[int, int]]]:

@@ -503,7 +503,7 @@ def runtime_files(inpage: tuple[str, bytes], tokenizers: tuple[str, bytes]) -> d
         for name in (*CORE_FILES, "pyodide-lock.json"):
             files[name] = archive.extractfile(f"package/{name}").read()  # pyright: ignore[reportOptionalMemberAccess]
     wheels = {
-        "inpage": (inpage, ["tokenizers"]),
+        "inpage": (inpage, ["tokenizers", "jinja2", "markupsafe"]),
         "tokenizers": (tokenizers, []),
         "jinja2": ((JINJA2.file, JINJA2.read()), ["markupsafe"]),
         "markupsafe": (markupsafe_wheel(), []),

@@ -22,7 +22,9 @@ _generators: list[Random] = []  # of random numbers, all that there are
 def prepare(sha256: str) -> None:
     """Import what can be of the wheels with these hashes, to be ready for the snapshot."""
     global wheels
-    import tokenizers  # noqa: F401 it is loaded with the first tokenizer otherwise
+    # Otherwise they are loaded with the first tokenizer, and the first that has a chat template.
+    import jinja2.sandbox  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    import tokenizers  # noqa: F401
 
     import inpage
 

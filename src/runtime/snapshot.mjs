@@ -59,7 +59,7 @@ WebAssembly.Instance = function (module, imports) {
 function clearUnused({ FS, _module: { _malloc, _free, _sbrk, HEAPU8 } }) {
   const end = _sbrk(0);
   const blocks = [];
-  for (let size = 1 << 20; size >= 1 << 10; size >>= 1) {
+  for (let size = 1 << 20; size >= 1 << 4; size >>= 1) {
     let block;
     while ((block = _malloc(size)) + size <= end) blocks.push([block, size]);
     _free(block);

@@ -158,8 +158,9 @@ def test_lock_file_lists_the_snapshot(runtime: dict[str, bytes]) -> None:
     assert lock == json.loads(runtime["pyodide-lock.json"])
 
 
-def test_inpage_brings_tokenizers(runtime: dict[str, bytes]) -> None:
-    assert json.loads(runtime["pyodide-lock.json"])["packages"]["inpage"]["depends"] == ["tokenizers"]
+def test_inpage_brings_what_it_needs(runtime: dict[str, bytes]) -> None:
+    depends = json.loads(runtime["pyodide-lock.json"])["packages"]["inpage"]["depends"]
+    assert depends == ["tokenizers", "jinja2", "markupsafe"]
 
 
 def test_tokenizers_wheel_has_the_name_that_inpage_looks_for(runtime: dict[str, bytes]) -> None:

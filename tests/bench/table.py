@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,6 +124,14 @@ def measure(name: str, peers_folder: Path | None) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
 
 
+def circumstances() -> dict[str, Any]:
+    """When, of what and on what the figures are."""
+    models = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    return {"date": now, "commit": commit.strip(), "processor": models[:1], "cores": os.cpu_count()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="folder of the harness that drives transformers.js")
@@ -147,7 +156,7 @@ def main() -> None:
             print(f"{name:14}{row.what:58}{shown:>12}  {bar:8}{verdict}")
             found[name].append({**row._asdict(), "met": row.met})
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "table.json").write_text(json.dumps({"load": load, "found": found}, indent=1))
+    (RESULTS / "table.json").write_text(json.dumps({**circumstances(), "load": load, "found": found}, indent=1))
 
 
 if __name__ == "__main__":

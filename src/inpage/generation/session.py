@@ -84,20 +84,21 @@ class Session:
         self._last: _Last | None = None
         self._repeats = cache is not None and not details and not any(padding) and model.repeats
         # Frequencies of dynamic RoPE follow the length of what is computed at once.
-        whole = getattr(model.base_model, "dynamic_rope", None) is not None
-        if details or (whole and not chunk):
+        self._rope = getattr(model.base_model, "dynamic_rope", None)
+        if details or (self._rope is not None and not chunk):
             chunk = sys.maxsize
         self._chunk = chunk or max(1, CHUNK // len(padding))
 
     def prefill(self, ids: Ids, wanted: Wanted) -> Generator[None, None, Any]:
         """What is wanted after prompts of one length; yields between two pieces of work, which abort may follow."""
-        seen = self._seen()
         length = len(ids[0])
-        if seen >= length:
+        if self._seen() >= length:
             raise InputError(
-                f"The cache has {seen} tokens, and the input {length}.",
+                f"The cache has {self._seen()} tokens, and the input {length}.",
                 hint="input_ids must be all tokens, those in the cache included, and new ones; crop() the cache.",
             )
+        self._forget_outgrown(length)
+        seen = self._seen()
         if self.cache is not None:
             self.cache.expect(length)
             while (size := self._piece(length - seen)) < length - seen:
@@ -108,7 +109,8 @@ class Session:
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
-        return self._run_at_once(ids if self.cache is None else [row[-1:] for row in ids], wanted, ids)
+        self._forget_outgrown(len(ids[0]))
+        return self._run_at_once(ids if not self._seen() else [row[-1:] for row in ids], wanted, ids)
 
     def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
         """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""
@@ -152,6 +154,13 @@ class Session:
         fresh = [self.random.random() for _ in range(count - len(self._numbers))]
         self._used, self._numbers = self._numbers[:count] + fresh, self._numbers[count:]
         return self._used
+
+    def _forget_outgrown(self, length: int) -> None:
+        """Empty a cache whose keys have frequencies that texts of `length` tokens do not have."""
+        if self._rope is not None and self.cache is not None:
+            padding = min(self.padding)
+            if self._rope.changes(self._seen() - padding, length - padding):
+                self.cache.reset()
 
     def _seen(self) -> int:
         return self.cache.get_seq_length() if self.cache is not None else 0

@@ -55,6 +55,10 @@ class RotaryEmbedding:
         """Radians a position, [dim / 2], where `length` positions are in use."""
         return ROPE_TYPES[self.kind](self, length)
 
+    def changes(self, before: int, length: int) -> bool:
+        """Whether tokens have other frequencies for good once the `before` positions in use have become `length`."""
+        return self.kind == "longrope" and 0 < before <= self.original < length
+
     def tables(self, positions: Tensor, frequencies: Tensor | None = None) -> Tensor:
         """What `ops.rope` takes, for int32 positions [B, L]."""
         if frequencies is None:

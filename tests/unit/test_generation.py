@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -217,6 +217,17 @@ def test_kernels_and_processors_draw_alike(model: Any, options: dict[str, Any]) 
     together = [row[-1] for row in model.generate(PROMPT, seed=9, **common).tolist()]
     assert set(alone) <= possible and set(together) <= possible
     assert len(set(alone)) > 1 and len(set(together)) > 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_k": 0}, {"top_k": 0, "top_p": 0.9}, {"top_k": 9}, {"typical_p": 0.5}], ids=str
+)
+def test_a_seed_gives_the_same_sample_with_scores(model: Any, options: dict[str, Any]) -> None:
+    options = {"do_sample": True, "max_new_tokens": 6, **options}
+    for seed in range(8):
+        expected = model.generate(PROMPT, seed=seed, **options).tolist()
+        wanted = {"return_dict_in_generate": True, "output_scores": True}
+        assert model.generate(PROMPT, seed=seed, **options, **wanted).sequences.tolist() == expected
 
 
 def test_samples_follow_the_probabilities(model: Any) -> None:
@@ -528,6 +539,44 @@ def test_candidates_of_beams_come_from_the_kernels(
     assert rows, "a processor of the caller's gets them"
 
 
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_beams_of_a_batch_go_on_after_those_of_one_prompt_are_done(model: Any, early_stopping: bool) -> None:
+    batch = [[7, 8, 9], [11, 12, 13], [20, 21, 22], [30, 31, 32]]
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 10, "early_stopping": early_stopping}
+    options |= {"eos_token_id": list(range(30)), "forced_eos_token_id": 5}
+    lengths: list[set[int]] = []
+    watch = [lambda ids, scores: lengths.append({len(row) for row in ids})]
+    found = model.generate(batch, logits_processor=watch, **options).tolist()
+    alone = [model.generate([row], **options).tolist()[0] for row in batch]
+    assert len({len(row) for row in alone}) > 1, "else none is done before the others"
+    assert found == [row + [3] * (len(found[0]) - len(row)) for row in alone]
+    assert {row[-1] for row in alone if len(row) == 13} == {5}
+    assert all(len(each) == 1 for each in lengths), "processors get texts of one length"
+    assert model.generate(batch, use_cache=False, **options).tolist() == found
+
+
+def test_beams_go_on_where_others_have_no_next_token(model: Any) -> None:
+    following = {(): [8, 9], (8,): [], (9,): [10]}
+
+    def narrow(ids: list[list[int]], scores: Any) -> None:
+        for text, row in zip(ids, scores, strict=True):
+            allowed = following.get(tuple(text[8:]), [11])
+            row[:] = type(row)("f", [row[token] if token in allowed else -inf for token in range(len(row))])
+
+    found = model.generate(PROMPT, num_beams=3, max_new_tokens=4, logits_processor=[narrow]).tolist()
+    assert found == [[*PROMPT[0], 9, 10, 11, 11]]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, *({"do_sample": True, **more} for more in (
+        {"typical_p": 0.5}, {"top_k": 0, "eta_cutoff": 0.1}, {"num_beams": 2}, {"num_beams": 2, "top_p": 0.5}
+    ))], ids=str,
+)  # fmt: skip
+def test_no_token_is_no_distribution(model: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="no distribution"):
+        model.generate(PROMPT, suppress_tokens=list(range(420)), **options)
+
+
 def test_states_of_beams_and_samples_are_those_of_all_sequences(model: Any) -> None:
     wanted: dict[str, Any] = {"return_dict_in_generate": True, "output_hidden_states": True, "max_new_tokens": 2}
     for options in ({"num_beams": 3}, {"num_return_sequences": 3, "do_sample": True}):
@@ -788,6 +837,24 @@ def test_probabilities_are_those_of_the_whole_text(name: str) -> None:
         logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
         expected = [logs[i, token] for i, token in enumerate(ids[1:])]
         np.testing.assert_allclose(token_log_probabilities(model, ids), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"do_sample": True, "seed": 1}], ids=str)
+def test_text_that_outgrows_short_frequencies_is_computed_anew(options: dict[str, Any]) -> None:
+    options = {"max_new_tokens": 12, "eos_token_id": -1, **options}  # the short ones are for 24 tokens
+    with AutoModelForCausalLM.from_pretrained(str(GOLDEN / "phi3-longrope"), device="reference") as model:
+        text = [7 + 31 * i % 350 for i in range(19)]
+        padded = {"inputs": [[3] * 4 + text[4:], text], "attention_mask": [[0] * 4 + [1] * 15, [1] * 19]}
+        for inputs in ({"inputs": [text]}, padded):
+            expected = model.generate(**inputs, use_cache=False, **options).tolist()
+            assert model.generate(**inputs, **options).tolist() == expected
+        if options.get("num_beams"):
+            return
+        with DynamicCache() as cache:
+            model.generate([text[:15]], max_new_tokens=2, past_key_values=cache)
+            cache.crop(15)
+            found = model.generate([[*text, *range(40, 50)]], past_key_values=cache, **options).tolist()
+        assert found == model.generate([[*text, *range(40, 50)]], use_cache=False, **options).tolist()
 
 
 # The pipeline

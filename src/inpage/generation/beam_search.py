@@ -6,10 +6,11 @@ Scores are sums of log-probabilities; those of finished beams are divided by len
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import nlargest
+from math import inf
 from random import Random
 from typing import NamedTuple
 
-from .scores import Candidates, sample_distinct
+from .scores import Candidates, check_best, sample_distinct
 
 _HOPELESS = -1e9  # score of places that hold no beam
 
@@ -55,6 +56,8 @@ class BeamSearch:
             beam._replace(score=beam.score + _HOPELESS * end) for beam, end in zip(found, finished, strict=True)
         ]
         self.running = nlargest(self.width, going_on, key=lambda beam: beam.score)
+        # Where fewer tokens may follow than there are places, the others hold what is not looked at again.
+        self.running += [self.running[0]._replace(score=_HOPELESS)] * (self.width - len(self.running))
         self.open = self.open and self._can_improve()
         full = self.early_stopping is True and all(beam.finished for beam in self.kept)
         return self.open and not full and not all(finished)
@@ -65,6 +68,7 @@ class BeamSearch:
             for number, (beam, row) in enumerate(zip(self.running, rows, strict=True))
             for token, value in zip(row.ids, row.values, strict=True)
         ]
+        check_best(max((score for score, _, _ in sums), default=-inf))
         if self.random is None:
             best = nlargest(self.reach, sums, key=lambda entry: entry[0])
         else:

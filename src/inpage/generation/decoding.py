@@ -164,13 +164,15 @@ class Decoding(_Base):
             if self.warpers:
                 rows = [warp(row, self.warpers).row(len(row)) for row in rows]
             tokens = self.session.reduce(rows, "argmax")
-        elif self.config.output_scores or self.enough == "logits":
-            choices = [warp(row, self.warpers) for row in rows]
-            tokens = [sample(choice, self.request.random) for choice in choices]
+        else:
+            warped = self.config.output_scores or self.enough == "logits"
+            choices = [warp(row, self.warpers) for row in rows] if warped else []
+            if self.enough == "logits":
+                tokens = [sample(choice, self.request.random) for choice in choices]
+            else:  # also where scores are wanted, so that a seed gives the same tokens with and without them
+                tokens = self._drawn(self.session.reduce(rows, self.enough))
             if self.config.output_scores:
                 rows = [choice.row(len(row)) for choice, row in zip(choices, rows, strict=True)]
-        else:
-            tokens = self._drawn(self.session.reduce(rows, self.enough))
         if self.config.output_scores:
             self.scores.append(_stacked(rows))
         return tokens, rows
@@ -202,10 +204,11 @@ class BeamDecoding(_Base):
     def run(self) -> Steps:
         """Generate; yields after every step of all beams."""
         outputs = yield from self.prefill(self.wanted, self.width)
-        going = [True] * len(self.searches)
+        going, pad = [True] * len(self.searches), self.finish_pad()
+        ids = repeated(self.request.prompts, self.width)
         made = 0
         while True:
-            choices, rows = self._candidates(outputs)
+            choices, rows = self._candidates(ids, outputs)
             for i, search in enumerate(self.searches):
                 if going[i]:
                     mine = choices[i * self.width : (i + 1) * self.width]
@@ -219,8 +222,8 @@ class BeamDecoding(_Base):
             self.session.reorder(
                 [beam.rows[-1] if len(beam.ids) == length else row for row, beam in enumerate(running)]
             )
-            # A search that is over has stopped at its length; its rows go along without being looked at.
-            ids = [beam.ids for beam in running]
+            # Rows of a search that is over go along without being looked at, padded, as all are of one length.
+            ids = [beam.ids + [pad] * (length - len(beam.ids)) for beam in running]
             yield from self.prepare(ids, made)
             outputs = self.session.step(ids, self.wanted)
 
@@ -244,7 +247,7 @@ class BeamDecoding(_Base):
     def _results(self) -> list[Any]:
         return [beam for search in self.searches for beam in search.results(self.config.num_return_sequences)]
 
-    def _candidates(self, outputs: list[Any]) -> tuple[list[Candidates], Rows | None]:
+    def _candidates(self, ids: Ids, outputs: list[Any]) -> tuple[list[Candidates], Rows | None]:
         """Continuations worth a look of every beam, with log-probabilities, and the scores where they are known."""
         if self.wanted != "logits":
             for choice in outputs:
@@ -252,7 +255,6 @@ class BeamDecoding(_Base):
             return [warp_candidates(choice, self.warpers) for choice in outputs], None
         if self.config.output_logits:
             self.logits.append(_stacked(outputs))
-        ids = [beam.ids for search in self.searches for beam in search.running]
         rows = self.dense(ids, [log_softmax(row) for row in outputs])
         if self.warpers:
             choices = [warp(row, self.warpers) for row in rows]

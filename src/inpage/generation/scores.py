@@ -32,7 +32,7 @@ class Candidates(NamedTuple):
 
 def log_sum_exp(values: Sequence[float]) -> float:
     """log(sum(exp(values))). Raises InputError where that is no number."""
-    top = max(values)
+    top = max(values, default=-inf)
     total = top + log(sum(map(exp, map(sub, values, repeat(top))))) if isfinite(top) else top
     check_best(total)
     return total

@@ -114,6 +114,16 @@ def test_unsafe_and_broken_templates_fail(template: str) -> None:
         render(template)
 
 
+def test_keys_without_a_value_are_left_out() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}{% if m.content is defined %}={{ m.content }}{% endif %};{% endfor %}"
+    )
+    calls = [{"function": {"name": "f", "arguments": {"city": None}}}]
+    chat = [{"role": "user", "content": ""}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    assert tokenizer("chat").apply_chat_template(chat, chat_template=template, tokenize=False) == "user=;assistant;"
+    assert "content" in chat[1], "the caller's own stays as it is"
+
+
 def test_tools_choose_their_template() -> None:
     templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | tojson }}"}]
     tool = {"type": "function", "function": {"name": "now", "parameters": {}}}

@@ -214,17 +214,17 @@ def _raise_exception(message: str) -> None:
 
 
 def _conversations(conversation: Any) -> tuple[list[list[Any]], bool]:
-    """Conversations, and whether there were several."""
+    """Conversations, and whether there were several. Keys without a value are left out of messages."""
     if not isinstance(conversation, list | tuple) or not conversation:
         raise InputError(
             "A conversation is a list of messages, not empty.", hint='As in [{"role": "user", "content": "Hello"}].'
         )
     batched = isinstance(conversation[0], list | tuple)
     chats = [list(chat) for chat in conversation] if batched else [list(conversation)]
-    for chat in chats:
-        for message in chat:
-            if not isinstance(message, Mapping) or "role" not in message:
-                raise InputError(f"A message is an object with a role and content, not {message!r:.80}.")
+    for message in (message for chat in chats for message in chat):
+        if not isinstance(message, Mapping) or message.get("role") is None:
+            raise InputError(f"A message is an object with a role and content, not {message!r:.80}.")
+    chats = [[{key: v for key, v in message.items() if v is not None} for message in chat] for chat in chats]
     return chats, batched
 
 

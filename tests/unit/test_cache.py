@@ -1,6 +1,7 @@
 """Key-value caches: growth, cutting, reordering, windows, masks, memory."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,16 @@ def test_left_padding(model: LlamaForCausalLM) -> None:
             assert other.get_seq_length() == 90
             step = {"position_ids": places[:, -1:] + 1}
             assert close(logits(model, ids[:, :1], other, **step), logits(model, ids[:, :1], cache, **step))
+
+
+@pytest.mark.parametrize("copied", [Cache.copy, copy.copy, copy.deepcopy])
+def test_a_copy_has_its_own_memory(model: LlamaForCausalLM, copied: Callable[[Cache], Cache]) -> None:
+    ids = tokens(1, 12)
+    with DynamicCache() as cache:
+        logits(model, ids[:, :8], cache)
+        with copied(cache) as other:
+            assert close(logits(model, ids[:, 8:], other), logits(model, ids)[:, 8:])
+        assert close(logits(model, ids[:, 8:], cache), logits(model, ids)[:, 8:])
 
 
 def test_a_mask_may_change_for_tokens_in_the_cache(model: LlamaForCausalLM) -> None:

@@ -822,6 +822,35 @@ def test_logarithms_of_probabilities(model: Any) -> None:
         token_log_probabilities(model.base_model, PROMPT)
 
 
+def test_scores_of_transitions(model: Any) -> None:
+    wanted: dict[str, Any] = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 7}
+    output = model.generate(PROMPT, temperature=0.5, do_sample=True, top_k=0, seed=1, **wanted)
+    scores = np.stack([np.asarray(step)[0] for step in output.scores]).astype("float64")
+    chosen = scores[np.arange(7), output.sequences.tolist()[0][8:]]
+    found = model.compute_transition_scores(output.sequences, output.scores)
+    np.testing.assert_allclose(found, [chosen], atol=1e-5)
+    normalized = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    np.testing.assert_allclose(normalized, [chosen - np.log(np.exp(scores).sum(-1))], atol=1e-5)
+    with pytest.raises(InputError, match="output_scores"):
+        model.compute_transition_scores(output.sequences, ())
+
+
+def test_transitions_of_beams_add_up_to_their_scores(model: Any) -> None:
+    wanted: dict[str, Any] = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 7}
+    output = model.generate(
+        [[7, 8, 9], [20, 21, 22]],
+        num_beams=3,
+        num_return_sequences=3,
+        early_stopping=True,
+        eos_token_id=list(range(99)),
+        **wanted,
+    )
+    found = np.asarray(model.compute_transition_scores(output.sequences, output.scores, output.beam_indices))
+    lengths = (np.asarray(output.beam_indices) >= 0).sum(1)
+    assert len(set(lengths.tolist())) > 1, "some beams end before others"
+    np.testing.assert_allclose(found.sum(1) / lengths, output.sequences_scores, atol=1e-5)
+
+
 @pytest.mark.parametrize("ids", [[1, 420], [1, 2, -1], [1, -1, 2]], ids=str)
 def test_tokens_outside_the_vocabulary_have_no_probability(model: Any, ids: list[int]) -> None:
     with pytest.raises(InputError, match="420 tokens"):

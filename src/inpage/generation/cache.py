@@ -233,6 +233,12 @@ class Cache:
         other._moved()
         return other
 
+    def __copy__(self) -> Self:
+        return self.copy()  # two caches with the same blocks would free them twice
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.copy()
+
     def dispose(self) -> None:
         """Free the memory. The cache is of no use afterwards."""
         for group in self._groups:

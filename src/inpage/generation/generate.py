@@ -16,6 +16,7 @@ from .constraints import ConstrainedLogitsProcessor, make_constraint
 from .decoding import BeamDecoding, Decoding, Request
 from .processors import default_processors
 from .scores import Ids
+from .scoring import transition_scores
 from .session import Session, make_cache, unconditional
 from .stopping_criteria import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
 from .streamers import TextStreamer
@@ -152,6 +153,16 @@ class GenerationMixin:
             streamer=streamer,
         )
         return _run(request, cache if owned else None, cache, self._assistant(config, assistant_model, padding))
+
+    def compute_transition_scores(
+        self, sequences: Any, scores: Any, beam_indices: Any = None, normalize_logits: bool = False
+    ) -> Tensor:
+        """Scores of the tokens that were generated: float32 [batch, new tokens], 0 behind the end of a beam.
+
+        sequences, scores and, of beam search, beam_indices are those of an output of `generate` with output_scores.
+        normalize_logits: make scores logarithms of probabilities, which those of beam search are.
+        """
+        return transition_scores(sequences, scores, beam_indices, normalize_logits)
 
     def _assistant(self, config: GenerationConfig, model: Any, padding: list[int]) -> Assistant | None:
         if config.prompt_lookup_num_tokens is not None:

@@ -1,7 +1,7 @@
 """How likely a model finds given texts."""
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import exp
 from typing import Any
@@ -10,6 +10,7 @@ from .. import ops
 from ..errors import InputError
 from ..tensor import Tensor, from_bytes
 from .cache import DynamicCache
+from .scores import log_sum_exp
 
 _CHUNK = 64  # tokens at a time: bounds the logits in memory
 
@@ -52,6 +53,33 @@ def perplexity(model: Any, tokenizer: Any, text: str) -> float:
     """exp of the mean of -log p over the tokens of a text, as the tokenizer encodes it."""
     scores = token_log_probabilities(model, tokenizer(text)["input_ids"])
     return exp(-sum(scores) / len(scores))
+
+
+def transition_scores(sequences: Any, scores: Sequence[Tensor], beam_indices: Any, normalize: bool) -> Tensor:
+    """As `GenerationMixin.compute_transition_scores`."""
+    ids = Tensor.from_values(sequences, "int32").tolist()
+    if not scores:
+        raise InputError("There are no scores.", hint="Generate with output_scores=True.")
+    if beam_indices is None:
+        rows = [[row] * len(scores) for row in range(len(ids))]
+    else:
+        rows = Tensor.from_values(beam_indices, "int32").tolist()
+    longest, vocabulary = max(sum(row >= 0 for row in each) for each in rows), scores[0].shape[1]
+
+    def score(step: int, row: int, token: int) -> float:
+        values = scores[step].data[row * vocabulary : (row + 1) * vocabulary]
+        return values[token] - (log_sum_exp(values) if normalize else 0)
+
+    return Tensor.from_values(
+        [
+            [
+                0.0 if row < 0 else score(step, row, token)
+                for step, (row, token) in enumerate(zip(each, text, strict=True))
+            ]
+            for each, text in zip((each[:longest] for each in rows), (text[-longest:] for text in ids), strict=True)
+        ],
+        "float32",
+    )
 
 
 def _log_probabilities(forward: Callable[..., Any], *, places: Tensor, **inputs: Any) -> Tensor:

@@ -132,6 +132,7 @@ def test_quantised_cache_differs_little_over_all() -> None:
     [
         {"model.": "model.language_model."},  # transformers 5
         {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},  # transformers 4
+        {"model.": "model.text_model."},  # SmolVLM and Idefics 3
     ],
 )
 def test_the_text_part_of_a_model_of_several_parts(naming: dict[str, str], tmp_path: Path) -> None:
@@ -153,3 +154,19 @@ def test_the_text_part_of_a_model_of_several_parts(naming: dict[str, str], tmp_p
     assert not any(info.values())
     with model:
         assert_equal(model(**golden.inputs("single"), **golden.cases["single"]["call"]), golden.outputs("single"))
+
+
+@pytest.mark.parametrize("tied", [{"tie_word_embeddings": True}, {}])
+def test_the_model_of_several_parts_says_whether_its_head_is_tied(tied: dict[str, bool], tmp_path: Path) -> None:
+    folder = next(folder for folder in FOLDERS if folder.name == "llama")
+    config = json.loads((folder / "config.json").read_text())
+    values = {"model_type": "mistral3", "text_config": {**config, "tie_word_embeddings": not tied}, **tied}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    weights = decode((folder / "model.safetensors").read_bytes())
+    weights.pop("lm_head.weight", None)
+    (tmp_path / "model.safetensors").write_bytes(encode(weights))
+    with pytest.warns(UserWarning, match="several parts"):
+        model, info = AutoModelForCausalLM.from_pretrained(str(tmp_path), output_loading_info=True)
+    assert not any(info.values())
+    with model:
+        assert model.lm_head.weight is model.model.embed_tokens.weight

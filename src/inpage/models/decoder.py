@@ -79,7 +79,7 @@ class CausalModel(PreTrainedModel):
     option_names = ("past_key_values",)
     # The text part of a checkpoint with other parts, in its newer and its older form.
     weight_conversions = (
-        WeightRenaming(r"^model\.language_model\.", "model."),
+        WeightRenaming(r"^model\.(language|text)_model\.", "model."),
         WeightRenaming(r"^language_model\.(model|lm_head)\.", r"\1."),
     )
     keys_to_ignore_on_load_unexpected = (
@@ -100,7 +100,9 @@ class CausalModel(PreTrainedModel):
             stacklevel=2,
         )
         shared = {key: values[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in values}
-        return shared | text
+        # The head is of the whole: its being tied counts whatever the part says, which may be a default.
+        tied = {"tie_word_embeddings": True} if shared.get("tie_word_embeddings") else {}
+        return shared | text | tied
 
     @property
     def backbone(self) -> "DecoderModel":

@@ -80,6 +80,19 @@ def test_logits_equal_those_of_merged_weights(model: Any, tmp_path: Path, target
     assert close(adapted, merged_logits(tmp_path / "merged", LLAMA, deltas))
 
 
+def test_the_copy_of_a_heads_weight_is_no_part_of_the_adapter(model: Any, tmp_path: Path) -> None:
+    """PEFT puts it into the file where a layer of the vocabulary is adapted."""
+    deltas = write_adapter(tmp_path / "a", LLAMA, ALL)
+    file, name = tmp_path / "a" / "adapter_model.safetensors", "base_model.model.lm_head.base_layer.weight"
+    weight = load_file(LLAMA / "model.safetensors")["lm_head.weight"]
+    save_file({**load_file(file), name: weight}, file)
+    model.load_adapter(str(tmp_path / "a"))
+    assert close(logits(model), merged_logits(tmp_path / "merged", LLAMA, deltas))
+    save_file({**load_file(file), name: np.vstack([weight, weight[:1]])}, file)
+    with pytest.raises(MismatchedShapesError, match=r"base_layer\.weight: \[421, 32\], expected \[420, 32\]"):
+        model.load_adapter(str(tmp_path / "a"), "larger")
+
+
 def test_bfloat16_is_read(model: Any, tmp_path: Path) -> None:
     path = "model.layers.0.self_attn.q_proj"
     write_adapter(tmp_path / "a", LLAMA, r"layers\.0.*q_proj")
@@ -306,6 +319,7 @@ LAYER = "base_model.model.model.layers.0.self_attn.q_proj"
         ({"base_model.model.model.norm.lora_A.weight": square((4, 32)),
           "base_model.model.model.norm.lora_B.weight": square((32, 4))}, CheckpointError, r"not have: model\.norm"),
         ({"base_model.model.model.embed_tokens.lora_embedding_A": square((4, 420))}, UnsupportedError, "embedding_A"),
+        ({f"{LAYER}.base_layer.weight": square((32, 32))}, UnsupportedError, "q_proj.base_layer"),
         ({f"{LAYER}.lora_A.weight": np.zeros((4, 32), np.int8)}, UnsupportedError, "q_proj.*I8"),
         ({}, CheckpointError, "no tensors"),
     ],

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 TENSOR_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+# The model's own weight, of which PEFT puts a copy beside the adapter of a layer of the vocabulary.
+COPY_NAME = "base_model.model.{}.base_layer.weight"
 # Initial values for which PEFT changes the weights of the model as well.
 BASE_CHANGING_INIT = ("pissa", "olora", "corda", "loftq")
 # Variants of LoRA, by their keys in adapter_config.json; all are off when absent, false or empty.
@@ -205,19 +207,22 @@ class AdapterMixin:
         unknown: list[str] = []
         mismatched: list[str] = []
         for path, (a_name, b_name) in pairs.items():
-            name = reduce(lambda name, renaming: renaming.rename(name), renamings, f"{path}.weight")
-            name = with_prefix(name, self.base_model_prefix, shapes)
-            module = modules.get(name)
+            weight = reduce(lambda name, renaming: renaming.rename(name), renamings, f"{path}.weight")
+            weight = with_prefix(weight, self.base_model_prefix, shapes)
+            module = modules.get(weight)
             if not isinstance(module, nn.Linear):
                 unknown.append(path)
                 continue
             rank = _by_pattern(config, "rank_pattern", path, config["r"])
             outer, inner = module.weight.shape
-            for tensor, wanted in ((a_name, (rank, inner)), (b_name, (outer, rank))):
+            expected = {a_name: (rank, inner), b_name: (outer, rank)}
+            tensors |= {tensor: nn.Parameter(shape, layout="panels") for tensor, shape in expected.items()}
+            if (name := COPY_NAME.format(path)) in file.tensors:
+                expected[name] = module.weight.shape
+            for tensor, wanted in expected.items():
                 if (found := file.tensors[tensor].shape) != wanted:
                     mismatched.append(f"{tensor}: {list(found)}, expected {list(wanted)}")
-                tensors[tensor] = nn.Parameter(wanted, layout="panels")
-            layers[path] = LowRank(name, module, tensors[a_name], tensors[b_name])
+            layers[path] = LowRank(weight, module, tensors[a_name], tensors[b_name])
         if unknown:
             raise CheckpointError(
                 f"The adapter is for layers that {type(self).__name__} does not have: {_listed(unknown)}.",
@@ -303,13 +308,15 @@ def _check_config(config: Mapping[str, Any], name: str) -> None:
 def _pairs(file: CheckpointFile) -> dict[str, tuple[str, str]]:
     """Names of the tensors A and B by the path of their layer."""
     found: dict[str, dict[str, str]] = {}
-    foreign: list[str] = []
+    others: list[str] = []
     for name, info in file.tensors.items():
         match = TENSOR_NAME.fullmatch(name)
         if match is None or info.dtype not in SOURCE_DTYPES:
-            foreign.append(f"{name} ({info.dtype})")
+            others.append(name)
         else:
             found.setdefault(match[1], {})[match[2]] = name
+    copies = {COPY_NAME.format(path) for path in found}
+    foreign = [f"{name} ({file.tensors[name].dtype})" for name in others if name not in copies]
     if foreign:
         raise UnsupportedError(
             f"{file.name} has tensors that are not LoRA of linear layers in floats: {_listed(foreign)}.",

@@ -10,7 +10,7 @@ const SAMPLING = { do_sample: true, temperature: 0.2, top_p: 0.9, repetition_pen
 const LONGEST = 512;
 const VISITED = "inpage-chat-visited";
 
-/** @typedef {{role: "user" | "assistant", content: string, tokens?: number, tokens_per_second?: number, end?: "stopped" | "cut" | "failed"}} Message */
+/** @typedef {{role: "user" | "assistant", content: string, tokens?: number, tokens_per_second?: number, end?: "stopped" | "cut" | "full" | "failed"}} Message */
 /** @typedef {{generate: import("./inpage.js").TextGenerationPipeline, tokenizer: import("./inpage.js").Tokenizer, size: number}} Chat */
 
 /** @type {HTMLTextAreaElement} */ const question = element("question");
@@ -120,7 +120,7 @@ async function* write({ generate, tokenizer, size }, answer, signal) {
     showFact("speed", `${answer.tokens_per_second} tokens/s`, `first word after ${seconds(first - started)}`);
   };
   yield* stream(generate, conversation, { ...SAMPLING, max_new_tokens, return_full_text: false, signal, progress_callback });
-  if (answer.tokens === max_new_tokens) answer.end = "cut";
+  if (answer.tokens === max_new_tokens) answer.end = max_new_tokens < LONGEST ? "full" : "cut";
 }
 
 function stop() {
@@ -186,7 +186,7 @@ function showPiece(item, piece) {
 function showEnd(item, { tokens, tokens_per_second, end }) {
   const note = document.createElement("small");
   const speed = tokens_per_second ? `${tokens_per_second} a second` : "";
-  const ends = { stopped: "stopped", cut: "cut at the longest answer", failed: "failed" };
+  const ends = { stopped: "stopped", cut: "cut at the longest answer", full: "cut, the context is full", failed: "failed" };
   note.textContent = [`${tokens} tokens`, speed, end ? ends[end] : ""].filter(Boolean).join(" · ");
   item.append(note);
 }

@@ -128,3 +128,31 @@ def test_a_conversation(browser: Any, url: str) -> None:
     assert "from this browser’s cache" in page.inner_text("#model-note")
     assert page.locator("#messages li").count() == 0
     context.close()
+
+
+def test_a_full_context(browser: Any, tmp_path: Path) -> None:
+    site = demo.build_site(tmp_path / "site", RUNTIME, {demo.CHAT_MODEL: models.path(demo.CHAT_MODEL)})
+    config = site / "models" / demo.CHAT_MODEL / "config.json"
+    values = json.loads(config.read_text())
+    config.unlink()  # a link to the model's own
+    config.write_text(json.dumps({**values, "max_position_embeddings": 64}))
+    with demo.serve(site) as address:
+        page = browser.new_page()
+        page.goto(f"{address}chat.html")
+        ask(page, "Write a long story about the sea.")
+        wait_for_text(page)
+        assert answer(page)
+        assert page.inner_text("#messages .assistant small").endswith("cut, the context is full")
+        assert page.get_attribute("#context", "aria-valuenow") == "64"
+
+        # A question that does not fit is given back, and what was said stays.
+        page.fill("#question", "And then?")
+        page.press("#question", "Enter")
+        page.wait_for_selector(".failed")
+        assert page.inner_text("#progress-label").startswith("The context is full.")
+        assert page.input_value("#question") == "And then?"
+        assert page.locator("#messages li").count() == 2
+        page.click("#clear")
+        assert page.locator("#messages li").count() == 0
+        assert "0 of 64" in page.inner_text("#context-label")
+        page.close()

@@ -874,9 +874,10 @@ def test_text_that_outgrows_short_frequencies_is_computed_anew(options: dict[str
     with AutoModelForCausalLM.from_pretrained(str(GOLDEN / "phi3-longrope"), device="reference") as model:
         text = [7 + 31 * i % 350 for i in range(19)]
         padded = {"inputs": [[3] * 4 + text[4:], text], "attention_mask": [[0] * 4 + [1] * 15, [1] * 19]}
-        for inputs in ({"inputs": [text]}, padded):
+        for inputs in ({"inputs": [text]}, padded, {"inputs": [[*text, *text]]}):
             expected = model.generate(**inputs, use_cache=False, **options).tolist()
             assert model.generate(**inputs, **options).tolist() == expected
+            assert model.generate(**inputs, prefill_chunk_size=5, **options).tolist() == expected
         if options.get("num_beams"):
             return
         with DynamicCache() as cache:

@@ -117,7 +117,7 @@ class Cache:
         self._executor: Executor | None = None
         self._shapes: Sequence[LayerShape] = ()
         self._length = 0
-        self._expected = 0
+        self.expected = 0  # tokens that the sequence is about to have; 0 where nobody says
         self._mask: list[bytearray] | None = None  # for each sequence, 1 where a token is visible
         self._reorder: Recorded | None = None
 
@@ -151,9 +151,14 @@ class Cache:
         """Bytes in kernel memory."""
         return sum(block.nbytes for group in self._groups for _, block in group.blocks())
 
-    def expect(self, length: int) -> None:
-        """Say that the sequence is about to have `length` tokens: blocks that grow then do so once."""
-        self._expected = length
+    @contextmanager
+    def expecting(self, length: int) -> Iterator[None]:
+        """While the sequence gets to `length` tokens in pieces: blocks grow once, and frequencies are those of all."""
+        self.expected = length
+        try:
+            yield
+        finally:
+            self.expected = 0
 
     def crop(self, max_length: int) -> None:
         """Forget all but the first `max_length` tokens, or the last -max_length if it is negative.
@@ -480,7 +485,7 @@ class DynamicCache(Cache):
     def _capacity(self, group: _Group, needed: int, length: int) -> int:
         # One of few sizes, as programs are recorded for each, and with room for a token more.
         rows = FIRST_CAPACITY
-        while rows <= max(needed, self._expected):
+        while rows <= max(needed, self.expected):
             rows *= 2
         return max(needed, min(rows, group.limit(length)) if group.window else rows)
 

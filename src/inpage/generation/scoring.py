@@ -33,19 +33,16 @@ def token_log_probabilities(model: Any, input_ids: Any) -> list[float]:
     vocabulary = model.config.vocab_size
     if unknown := [token for token in ids if not 0 <= token < vocabulary]:
         raise InputError(f"The model has {vocabulary} tokens, and none is {unknown[0]}.")
-    # Frequencies of dynamic RoPE follow the length of what is computed at once, which is the text's here.
-    whole = getattr(model.base_model, "dynamic_rope", None) is not None
-    count, size = (len(ids), len(ids)) if whole else (len(ids) - 1, _CHUNK)
+    count = len(ids) - 1
     run = model.function("token_log_probabilities", partial(_log_probabilities, model.forward))
     found: list[float] = []
-    with DynamicCache() as cache:
-        for start in range(0, count, size):
-            part = ids[start : min(start + size, count)]
+    with DynamicCache() as cache, cache.expecting(len(ids)):
+        for start in range(0, count, _CHUNK):
+            part = ids[start : min(start + _CHUNK, count)]
             following = ids[start + 1 : start + 1 + len(part)]
             places = [i * vocabulary + token for i, token in enumerate(following)]
-            places += [0] * (len(part) - len(following))
             scores = run(input_ids=_tensor([part]), places=_tensor([places]), past_key_values=cache)
-            found += scores.data.tolist()[: len(following)]
+            found += scores.data.tolist()
     return found
 
 

@@ -83,9 +83,8 @@ class Session:
         self._executor = model.executor
         self._last: _Last | None = None
         self._repeats = cache is not None and not details and not any(padding) and model.repeats
-        # Frequencies of dynamic RoPE follow the length of what is computed at once.
         self._rope = getattr(model.base_model, "dynamic_rope", None)
-        if details or (self._rope is not None and not chunk):
+        if details:
             chunk = sys.maxsize
         self._chunk = chunk or max(1, CHUNK // len(padding))
 
@@ -99,18 +98,21 @@ class Session:
             )
         self._forget_outgrown(length)
         seen = self._seen()
-        if self.cache is not None:
-            self.cache.expect(length)
+        if self.cache is None:
+            return (yield from self._run(ids, wanted, ids))
+        with self.cache.expecting(length):
             while (size := self._piece(length - seen)) < length - seen:
                 yield from self._run([row[seen : seen + size] for row in ids], None)
                 seen += size
                 yield
-        return (yield from self._run([row[seen:] for row in ids], wanted, ids))
+            return (yield from self._run([row[seen:] for row in ids], wanted, ids))
 
     def step(self, ids: Ids, wanted: Wanted) -> Any:
         """What is wanted after one more token of each sequence, the last of `ids`."""
         self._forget_outgrown(len(ids[0]))
-        return self._run_at_once(ids if not self._seen() else [row[-1:] for row in ids], wanted, ids)
+        if self.cache is not None and not self._seen():
+            return result_of(self.prefill(ids, wanted))
+        return self._run_at_once(ids if self.cache is None else [row[-1:] for row in ids], wanted, ids)
 
     def verify(self, ids: list[int], guesses: list[int], wanted: Wanted) -> list[Any]:
         """What is wanted after the only sequence, and after each of the tokens that are guessed to follow it."""

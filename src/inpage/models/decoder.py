@@ -173,7 +173,8 @@ class CausalModel(PreTrainedModel):
             positions = arguments.get("position_ids")
             backbone.check_positions(last := seen + length - 1 if positions is None else max(positions.data))
             if backbone.dynamic_rope:
-                frequencies = backbone.dynamic_rope.frequencies(last + 1)
+                rest = 0 if cache is None else max(0, cache.expected - seen - length)
+                frequencies = backbone.dynamic_rope.frequencies(last + 1 + rest)
                 arguments["rope_frequencies"] = Tensor.from_values(frequencies, "float32")
         if cache is None:
             return (yield from recorded.steps(**arguments))

@@ -107,6 +107,18 @@ def nothing() -> None:
     """Do nothing."""
 
 
+def power(x: float, n: int = 2) -> set[float]:
+    """Raise to a power.
+
+    Args:
+        x: The base
+        n: The exponent
+
+    Returns: the power
+    """
+    raise NotImplementedError
+
+
 class Shop:
     def buy(self, name: str, *, count: int = 1) -> "bool | None":
         """Buy something.
@@ -122,7 +134,7 @@ class Shop:
         raise NotImplementedError
 
 
-FUNCTIONS: list[Callable[..., Any]] = [weather, options, containers, values, nothing, Shop.buy, Shop().buy]
+FUNCTIONS: list[Callable[..., Any]] = [weather, options, containers, values, nothing, power, Shop.buy, Shop().buy]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)

@@ -9,6 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -24,7 +25,9 @@ _TYPES: dict[Any, str] = {
     tuple: "array",
     dict: "object",
 }
-_SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(Returns|Raises|(?:Args|Arguments|Yields|Examples?|Notes?)(?=:\s*$)):[ \t]*", re.MULTILINE
+)  # the first two may go on in the same line
 _ARGUMENT = re.compile(r"(\w+)(?:\s*\(.*?\))?:\s*(.*)")
 _CHOICES = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE | re.DOTALL)
 
@@ -58,7 +61,7 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
             required.append(parameter.name)
     parameters = {"type": "object", "properties": properties, **({"required": required} if required else {})}
     described: dict[str, Any] = {"name": name, "description": description, "parameters": parameters}
-    if "return" in hints:
+    with suppress(InputError, KeyError):  # a result that is not annotated, or in a way that JSON does not have
         described["return"] = _schema(hints["return"], name) | ({"description": returned} if returned else {})
     return {"type": "function", "function": described}
 

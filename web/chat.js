@@ -89,6 +89,7 @@ async function ask(text) {
     messages.pop();
     shown.forEach((item) => item.remove());
     question.value ||= text;
+    if (!answer.end) showError(new Error("The model had nothing to say. Ask in other words."));
   }
   setAnswering(false);
   await countRequests();

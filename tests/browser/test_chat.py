@@ -29,6 +29,18 @@ TextGenerationPipeline._reusable_cache = spy
 """
 
 
+# Lets the model end every answer at once.
+SILENCE = """
+from inpage.generation.configuration import GenerationConfig
+complete = GenerationConfig.complete
+def silent(self, **options):
+    found = complete(self, **options)
+    found.sequence_bias = [[[found.eos_tokens[0]], 1e9]]
+    return found
+GenerationConfig.complete = silent
+"""
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("chat") / "site"
@@ -145,7 +157,7 @@ def test_a_full_context(browser: Any, tmp_path: Path) -> None:
         assert page.inner_text("#messages .assistant small").endswith("cut, the context is full")
         assert page.get_attribute("#context", "aria-valuenow") == "64"
 
-        # A question that does not fit is given back, and what was said stays.
+        # A question that does not fit is given back, and what was said stays; so is one with nothing for an answer.
         page.fill("#question", "And then?")
         page.press("#question", "Enter")
         page.wait_for_selector(".failed")
@@ -155,4 +167,11 @@ def test_a_full_context(browser: Any, tmp_path: Path) -> None:
         page.click("#clear")
         assert page.locator("#messages li").count() == 0
         assert "0 of 64" in page.inner_text("#context-label")
+        (worker,) = page.workers
+        worker.evaluate(f"pyodide.runPython({json.dumps(SILENCE)})")
+        page.fill("#question", "Well?")
+        page.press("#question", "Enter")
+        page.wait_for_selector(".failed")
+        assert page.inner_text("#progress-label").startswith("The model had nothing to say.")
+        assert page.input_value("#question") == "Well?"
         page.close()

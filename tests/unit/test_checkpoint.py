@@ -325,6 +325,34 @@ def test_equal_copies_of_tied_weights_become_one(executor: Executor) -> None:
     free(model)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("fp16", "f16"), ("q8", "q8"), ("q4", "q8g"), ({"output": "q4", "*": "q8"}, "q4")]
+)
+def test_equal_copies_become_one_in_any_dtype(executor: Executor, dtype: Any, layout: str) -> None:
+    values = tensors("base.") | {"bias": np.ones(13, np.float32)}
+    values["output.weight"] = values["base.table.weight"]
+    model = Head(PreTrainedConfig())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_files(model, executor, values, dtype=dtype) == LoadingInfo()
+    assert model.output.weight is model.base.table.weight
+    assert model.output.weight.layout == layout
+    free(model)
+
+
+def test_equal_copies_in_halves_become_one(executor: Executor) -> None:
+    values = tensors("base.") | {"bias": np.ones(13, np.float32)}
+    values["output.weight"] = values["base.table.weight"]
+    halves = encode({name: value.astype(np.float16) for name, value in values.items()})
+    model = Head(PreTrainedConfig())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(model, executor, MemoryRepository({"model.fp16.safetensors": halves}), dtype="fp16")
+    assert model.output.weight is model.base.table.weight
+    assert model.output.weight.layout == "f16"
+    free(model)
+
+
 def test_different_values_are_not_tied(executor: Executor) -> None:
     values = tensors("base.") | {"bias": np.ones(13, np.float32), "output.bias": np.ones(13, np.float32)}
     values["output.weight"] = values["base.table.weight"] + np.float32(1e-6)

@@ -1,8 +1,8 @@
 """From the `dtype` a caller asks for to the layouts of a model's parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import nn
 from ..errors import InputError, UnsupportedError
@@ -46,12 +46,14 @@ def check_dtype(dtype: Dtype) -> None:
             )
 
 
-def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> list[nn.Parameter]:
+def choose_layouts(
+    model: "PreTrainedModel", dtype: Dtype, copies: Iterable[tuple[str, str]] = ()
+) -> list[nn.Parameter]:
     """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none.
 
     A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`), and with q4 leaves
     open whether there are zero points (`zero_points`): the parameters in question, q4 so far, are returned. Other
-    patterns are taken as they are.
+    patterns are taken as they are. `copies` are pairs of names of parameters that are tied if they are equal.
     """
     dtypes = dtype if isinstance(dtype, Mapping) else {"*": dtype or "fp32"}
     if not all(isinstance(pattern, str) for pattern in dtypes):
@@ -59,25 +61,18 @@ def choose_layouts(model: "PreTrainedModel", dtype: Dtype) -> list[nn.Parameter]
             f"dtype has patterns of names as keys, not {next(p for p in dtypes if not isinstance(p, str))!r}."
         )
     unused = set(dtypes) if isinstance(dtype, Mapping) else set[str]()
-    parameters = dict(model.named_parameters())
-    spared = {id(parameters[name]) for name in model.tied_weights_keys}
     is_open: list[nn.Parameter] = []
-    names: dict[int, list[str]] = {}
-    packed: set[int] = set()
-    for name, module in owners(model):
-        names.setdefault(id(parameters[name]), []).append(name)
-        if _is_packed(parameters[name], module):
-            packed.add(id(parameters[name]))
-    for key, tied in names.items():
-        parameter = parameters[tied[0]]
-        pattern = next((pattern for pattern in dtypes if any(_fits(name, pattern) for name in tied)), None)
+    for tied in _weights(model, copies):
+        pattern = next((pattern for pattern in dtypes if any(_fits(name, pattern) for name in tied.names)), None)
         layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
         unused.discard(pattern or "")
-        if layout != "panels" and key in packed:
-            spare = pattern == "*" and key in spared
-            parameter.layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
-            if pattern == "*" and parameter.layout == "q4":
-                is_open.append(parameter)
+        if layout != "panels" and tied.is_packed:
+            spare = pattern == "*" and not tied.names.isdisjoint(model.tied_weights_keys)
+            layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
+            for parameter in tied.parameters:
+                parameter.layout = layout
+            if pattern == "*" and layout == "q4":
+                is_open += tied.parameters
     if unused:
         raise UnsupportedError(
             f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}, or the patterns "
@@ -94,10 +89,36 @@ def layouts_as_stored(model: "PreTrainedModel", plan: "Plan", files: "Sequence[C
     """
     halves = {name for file in files for name, info in file.tensors.items() if info.dtype == "F16"}
     stored = {id(task.parameter) for name in halves & plan.tasks.keys() for task in plan.tasks[name]}
+    for tied in _weights(model, plan.copies):
+        if tied.is_packed and all(id(parameter) in stored for parameter in tied.parameters):
+            for parameter in tied.parameters:
+                parameter.layout = "f16"
+
+
+class _Weight(NamedTuple):
+    """Parameters that are one, or are to be if they are equal: then they need one layout.
+
+    `is_packed`: whether one of them takes the layout of linear weights.
+    """
+
+    names: set[str]
+    parameters: list[nn.Parameter]
+    is_packed: bool
+
+
+def _weights(model: "PreTrainedModel", copies: Iterable[tuple[str, str]]) -> list[_Weight]:
     parameters = dict(model.named_parameters())
+    same = {id(parameters[target]): id(parameters[source]) for target, source in copies}
+    found: dict[int, _Weight] = {}
     for name, module in owners(model):
-        if id(parameters[name]) in stored and _is_packed(parameters[name], module):
-            parameters[name].layout = "f16"
+        parameter = parameters[name]
+        key = same.get(id(parameter), id(parameter))
+        weight = found.get(key, _Weight(set(), [], False))
+        if all(parameter is not each for each in weight.parameters):
+            weight.parameters.append(parameter)
+        weight.names.add(name)
+        found[key] = weight._replace(is_packed=weight.is_packed or _is_packed(parameter, module))
+    return list(found.values())
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -118,7 +118,7 @@ async def _plan(
     if as_stored:
         layouts_as_stored(model, plan, files)
     else:
-        symmetric = choose_layouts(model, dtype)
+        symmetric = choose_layouts(model, dtype, plan.copies)
         if symmetric and await need_zero_points(model.executor, source, files, plan, symmetric):
             for parameter in symmetric:
                 parameter.layout = "q4z"

@@ -232,6 +232,14 @@ def test_halves_are_a_source(executor: Executor) -> None:
             assert loaded.layouts()["linear.weight"] == layout
 
 
+def test_halves_of_this_library_are_a_source_under_any_name(executor: Executor) -> None:
+    with Loaded(executor, {SINGLE: encode(floats())}, dtype="fp16") as made:
+        data = made.file()
+    for dtype, layout in (("q4", "q4"), ({"*": "q8"}, "q8"), ("fp32", "panels"), ("fp16", "f16"), (None, "f16")):
+        with Loaded(executor, {SINGLE: data}, dtype=dtype) as loaded:
+            assert loaded.layouts()["linear.weight"] == layout
+
+
 def test_a_dtype_that_cannot_be_had(executor: Executor) -> None:
     with Loaded(executor, {SINGLE: encode(floats())}, dtype="q4") as made:
         data = made.file()

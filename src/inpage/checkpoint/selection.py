@@ -52,12 +52,14 @@ async def open_checkpoint(repository: "Repository", model: "PreTrainedModel", dt
     except FileNotFoundInRepositoryError as error:
         return await _without_floats(repository, model, wanted, error)
     checkpoint = _as_it_is(files, model)
-    if checkpoint.bundles and wanted != "auto":
+    if wanted == "auto":
+        return checkpoint
+    if checkpoint.bundles:
         layouts = sorted({bundle.layout for bundle in checkpoint.bundles.values()})
         if layouts != [wanted]:
             exist = await _existing(repository)
             raise _cannot(repository, wanted, exist, f"{files[0].name} has its weights in {', '.join(layouts)}")
-    return checkpoint
+    return checkpoint._replace(as_stored=bool(checkpoint.bundles))
 
 
 def _canonical(dtype: Dtype) -> str:

@@ -61,7 +61,7 @@ def linear(
         _expect("linear", "residual", residual, shape)
     y = _new(shape)
     if layout in QUANTIZED:
-        x = recorder().once(x, layout, partial(_quantize_rows, x, layout))
+        x = recorder().once(x, (layout, inner), partial(_quantize_rows, x, layout))
     emit(
         "linear" if layout == "panels" else f"linear_{layout}", y=y, x=x, weight=weight, bias=bias, residual=residual,
         rows=prod(shape[:-1]), columns=columns, inner=inner, activation=_activation(activation),

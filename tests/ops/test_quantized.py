@@ -234,6 +234,21 @@ def test_embedding(executor: Executor, layout: str) -> None:
     function.dispose()
 
 
+def test_activations_of_another_shape_are_quantised_anew(executor: Executor) -> None:
+    wide, narrow = (quantized(executor, normal(9, inner, seed=2), "q8") for inner in (64, 32))
+    x = normal(3, 64, seed=1)
+
+    def both(x: Tensor) -> list[Tensor]:
+        x = ops.activation(x, "relu")
+        return [ops.linear(x, wide), ops.linear(x.reshape((6, 32)), narrow)]
+
+    one, other = (np.asarray(y) for y in jit(both, executor)(x=Tensor.from_values(x)))
+    x = np.maximum(x, 0)
+    for y, rows, weight in ((one, x, wide), (other, x.reshape(6, 32), narrow)):
+        expected = activations(rows, "q8").astype(np.float64) @ np.asarray(weight, np.float64).T
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-2 * np.abs(expected).max())
+
+
 def test_activations_are_quantised_once_for_all_that_take_them() -> None:
     executor = WasmExecutor()
     weights = [quantized(executor, normal(8, 32, seed=i), "q8") for i in range(3)]

@@ -271,6 +271,18 @@ def test_refused_memory_steps_down_and_says_so(
     executor.close()
 
 
+def test_a_variant_without_threads_says_so_where_several_are_asked_for() -> None:
+    say_once.cache_clear()
+    env.wasm.update({"variant": "simd", "num_threads": 3})
+    try:
+        with pytest.warns(UserWarning, match="one thread.*'simd'.*simd_threads"):
+            executor = WasmExecutor()
+    finally:
+        env.wasm.reset()
+    assert (executor.variant, executor.threads) == ("simd", 1)
+    executor.close()
+
+
 def test_memory_that_is_refused_altogether_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(module: bytes, shared: bool, pages: int, maximum: int) -> Any:
         raise out_of_memory(maximum, 0)

@@ -107,8 +107,15 @@ def choose(wanted: str | None = None, shared: bool = False) -> str:
 
 def decide(wanted: str | None = None) -> tuple[str, int]:
     """The variant and the number of threads to run on. Raises as `choose`."""
-    count = 1 if wanted and not _is_shared(wanted) else _threads()
-    return choose(wanted, shared=count > 1), count
+    if wanted is None or _is_shared(wanted):
+        count = _threads()
+        return choose(wanted, shared=count > 1), count
+    variant = choose(wanted)
+    if (env.wasm.num_threads or 1) > 1:
+        threads.say_once(
+            f"inpage computes on one thread: the kernel variant {variant!r} cannot share memory. Use {variant}_threads."
+        )
+    return variant, 1
 
 
 def _is_shared(variant: str) -> bool:

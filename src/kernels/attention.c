@@ -207,19 +207,17 @@ static void leave_open(const Head *h, float *y, float highest, float sum) {
     y[h->dim + 1] = sum < 0 ? 0 : sum;
 }
 
-/* Queries of which each sees some key need not look at blocks they do not see. One that sees none gets the mean of all
-   values, as all of its scores are the same. */
-static void attend(const Head *h) {
+/* Goes through the keys; with `skip`, queries do not look at blocks they do not see. */
+static void look(const Head *h, Running *running, int skip) {
     Block b;
-    Running running;
-    int skip = all_see(h), begin = split(h->kv_len, h->part, h->parts), limit = split(h->kv_len, h->part + 1, h->parts);
+    int begin = split(h->kv_len, h->part, h->parts), limit = split(h->kv_len, h->part + 1, h->parts);
     if (skip && h->parts == 1) {
         begin = maximum(h->first, 0);
         limit = minimum(limit, h->last + (h->queries - 1) * h->step + 1);
     }
     int most = h->direct ? MAX_KEYS : minimum(BUFFER / round_up(h->dim, PANEL) & -PANEL, MAX_KEYS);
     int size = round_up(ceil_div(limit - begin, maximum(ceil_div(limit - begin, most), 1)), PANEL);
-    for (int j = 0; j < h->queries; j++) running.highest[j] = LOWEST, running.sum[j] = -1;
+    for (int j = 0; j < h->queries; j++) running->highest[j] = LOWEST, running->sum[j] = -1;
     for (int start = begin; start < limit; start += size) {
         open_block(h, &b, start, minimum(size, limit - start));
         if (skip && b.hidden == b.k.count) continue;
@@ -228,9 +226,22 @@ static void attend(const Head *h) {
             int left = h->queries - query, queries = ceil_div(left, ceil_div(left, TILE));
             int later = h->last + (query + queries - 1) * h->step < start;
             int earlier = h->first + query * h->step >= start + b.k.count;
-            if (!(skip && (later || earlier))) attend_tile(h, &b, &running, query, queries, skip);
+            if (!(skip && (later || earlier))) attend_tile(h, &b, running, query, queries, skip);
             query += queries;
         }
+    }
+}
+
+/* Queries may skip what they do not see if each sees some key. One that sees none, or whose bias hides all that it sees,
+   gets the mean of all values, as all of its scores are the same. */
+static void attend(const Head *h) {
+    Running running;
+    int skip = all_see(h);
+    look(h, &running, skip);
+    for (int r = 0; skip && h->bias && r < h->queries; r++) {
+        if (running.highest[r] > LOWEST) continue;
+        skip = 0;
+        look(h, &running, skip);
     }
     for (int r = 0; r < h->queries; r++) {
         float *y = h->y + r * h->y_stride;

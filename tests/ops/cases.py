@@ -650,6 +650,9 @@ def attention_cases() -> Iterator[Case]:
         for kind, value in (("lowest", LOWEST), ("infinite", -np.inf)):
             name = f"{kind}-bias-for-{label}"
             yield attention_case(2, 2, 5, 20, 8, 0, "right", "batched", hidden=hidden, hidden_by=value, label=name)
+    for window, hidden in ((0, np.s_[:, 0, 0, :1]), (3, np.s_[:, 1, 40, 38:41])):
+        label = f"bias-hides-all-seen-{window}"
+        yield attention_case(2, 2, 70, 70, 8, 0, "no", "batched", 1, window=window, hidden=hidden, label=label)
 
 
 def matmul_case(label: str, outer: int, middle: int, rows: int, columns: int, inner: int, a: Array, b: Array,

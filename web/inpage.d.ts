@@ -88,9 +88,11 @@ export interface LoadOptions extends CallOptions {
   [option: string]: unknown;
 }
 
+export type Dtype = "auto" | "fp32" | "fp16" | "q8" | "q8g" | "q4" | "q4z";
+
 export interface ModelOptions extends LoadOptions {
-  /** Precision of the weights in memory. */
-  dtype?: "fp32" | (string & {});
+  /** Precision of the weights in memory, or several by patterns of names of modules and parameters: the first fit counts. */
+  dtype?: Dtype | (string & {}) | Record<string, Dtype>;
   /** What computes: "wasm", or "reference", which needs NumPy in the runtime. */
   device?: "wasm" | "reference" | (string & {});
 }

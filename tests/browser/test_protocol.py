@@ -143,6 +143,21 @@ def test_objects_are_arguments_and_results_can_be_nested(page: Opened) -> None:
     assert got[1:] == [[1, 32], [1, 2, 32]]
 
 
+def test_a_page_gives_dtypes_by_names_of_modules(page: Opened) -> None:
+    sizes = page.run("""
+        const sizes = [];
+        for (const dtype of ["q8", { "encoder.layer.0": "fp32", "*": "q8" }, { "*": "q8", "pooler": "fp32" }]) {
+            const load = inpage.AutoModel.from_pretrained("golden/bert-base", { dtype });
+            const model = await load.catch((error) => sizes.push(error.code) && undefined);
+            if (model) sizes.push(await model.get_memory_footprint());
+            await model?.dispose();
+        }
+        return sizes;
+    """)
+    assert sizes[0] < sizes[1]
+    assert sizes[2] == "unsupported"
+
+
 def test_tasks_give_plain_values(page: Opened) -> None:
     got = page.run("""
         const classify = await inpage.pipeline("text-classification", "golden/bert-cls");

@@ -49,7 +49,15 @@ def test_layers_are_left_out_by_pattern() -> None:
     assert found["embeddings.position_embeddings.weight"] == found["encoder.layer.1.output.dense.bias"] == "rows"
 
 
-@pytest.mark.parametrize("dtype", ["int3", {"*": "int3"}, {"no.such.layer": "q8"}])
+@pytest.mark.parametrize(
+    "dtype", ["int3", {"*": "int3"}, {"no.such.layer": "q8"}, {"*": "q8", "pooler": "q4"}, {"*.LayerNorm": "fp16"}]
+)
 def test_unknown_dtypes_and_patterns_raise(dtype: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"int3|no\.such\.layer"):
+    with pytest.raises(UnsupportedError, match=r"int3|no\.such\.layer|'pooler'|'\*\.LayerNorm'"):
         AutoModel.from_pretrained(MODEL, dtype=dtype)
+
+
+def test_what_is_in_float32_anyway_may_be_named() -> None:
+    found = layouts({"*.LayerNorm": "fp32", "embeddings.position_embeddings": "fp32", "*": "q8"})
+    assert found["encoder.layer.0.output.LayerNorm.weight"] == found["embeddings.position_embeddings.weight"] == "rows"
+    assert found["encoder.layer.0.output.dense.weight"] == "q8"

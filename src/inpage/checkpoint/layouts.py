@@ -49,7 +49,7 @@ def check_dtype(dtype: Dtype) -> None:
 def choose_layouts(
     model: "PreTrainedModel", dtype: Dtype, copies: Iterable[tuple[str, str]] = ()
 ) -> list[nn.Parameter]:
-    """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern that fits none.
+    """Set the layouts of a skeleton's parameters. Raises UnsupportedError for a pattern without effect.
 
     A dtype for all, also as the pattern "*", spares output layers the 4 bits (`HEAD_LAYOUT_OF`), and with q4 leaves
     open whether there are zero points (`zero_points`): the parameters in question, q4 so far, are returned. Other
@@ -65,7 +65,8 @@ def choose_layouts(
     for tied in _weights(model, copies):
         pattern = next((pattern for pattern in dtypes if any(_fits(name, pattern) for name in tied.names)), None)
         layout = LAYOUT_OF[dtypes[pattern] if pattern else "fp32"]
-        unused.discard(pattern or "")
+        if layout == "panels" or tied.is_packed:
+            unused.discard(pattern or "")
         if layout != "panels" and tied.is_packed:
             spare = pattern == "*" and not tied.names.isdisjoint(model.tied_weights_keys)
             layout = HEAD_LAYOUT_OF.get(layout, layout) if spare else layout
@@ -74,10 +75,12 @@ def choose_layouts(
             if pattern == "*" and layout == "q4":
                 is_open += tied.parameters
     if unused:
+        first = min(unused)
         raise UnsupportedError(
-            f"No parameter of {type(model).__name__} fits the dtype pattern {sorted(unused)[0]!r}, or the patterns "
-            "before it fit them all.",
-            hint="Patterns are of names such as those of model.named_parameters(), with * for any characters.",
+            f"No parameter of {type(model).__name__} that can have dtype {dtypes[first]!r} fits the pattern {first!r}, "
+            "or the patterns before it fit them all.",
+            hint="Patterns are of names such as those of model.named_parameters(), with * for any characters. Other "
+            f"dtypes than fp32 are for weights of linear layers, and tables of {SMALLEST_TABLE:,} elements or more.",
         )
     return is_open
 

@@ -91,7 +91,7 @@ export interface LoadOptions extends CallOptions {
 export type Dtype = "auto" | "fp32" | "fp16" | "q8" | "q8g" | "q4" | "q4z";
 
 export interface ModelOptions extends LoadOptions {
-  /** Precision of the weights in memory, or several by patterns of names of modules and parameters: the first fit counts. */
+  /** Precision of the weights in memory, or several by patterns of names of modules and parameters, in order. */
   dtype?: Dtype | (string & {}) | Record<string, Dtype>;
   /** What computes: "wasm", or "reference", which needs NumPy in the runtime. */
   device?: "wasm" | "reference" | (string & {});

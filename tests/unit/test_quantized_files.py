@@ -68,7 +68,7 @@ class Loaded:
         executor: Executor,
         files: dict[str, bytes],
         config: Any = None,
-        model_class: type[Tiny] = Tiny,
+        model_class: type[PreTrainedModel] = Tiny,
         **options: Any,
     ) -> None:
         self.repository: Any = MemoryRepository(files, chunk=777)
@@ -251,6 +251,33 @@ def test_a_dtype_that_cannot_be_had(executor: Executor) -> None:
     fails(FileNotFoundInRepositoryError, "model.q4.safetensors", executor, {}, dtype="q4")
 
 
+class Headed(PreTrainedModel):
+    """Has an output layer, which q4 spares."""
+
+    tied_weights_keys = {"output.weight": "table.weight"}  # noqa: RUF012
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        self.table = nn.Embedding(16, 64)
+        self.linear = nn.Linear(64, 64, bias=False)
+        self.output = nn.Linear(64, 16, bias=False)
+
+
+def test_layouts_that_stand_for_a_dtype(executor: Executor) -> None:
+    values = {"table.weight": RNG.normal(size=(16, 64)), "linear.weight": RNG.normal(size=(64, 64))}
+    floats = {SINGLE: encode({name: value.astype(np.float32) for name, value in values.items()})}
+    with Loaded(executor, floats, model_class=Headed, dtype="q4") as made:
+        data, layouts = made.file(), made.layouts()
+        assert (layouts["linear.weight"], layouts["output.weight"]) == ("q4", "q8g")
+    for name in (SINGLE, "model.q4.safetensors"):
+        with Loaded(executor, {name: data}, model_class=Headed, dtype="q4") as loaded:
+            assert loaded.layouts() == layouts
+    for name, dtype in ((SINGLE, "q8g"), ("model.q8.safetensors", "q8"), ("model.q8g.safetensors", "q8g")):
+        fails(UnsupportedError, "has its weights in q4", executor, {name: data}, model_class=Headed, dtype=dtype)
+    mixed = {"linear": "q8", "*": "q4"}
+    fails(UnsupportedError, "'linear': 'q8'", executor, {SINGLE: data}, model_class=Headed, dtype=mixed)
+
+
 # --- what others publish ----------------------------------------------------------------------------------------------
 
 
@@ -400,8 +427,9 @@ def test_what_cannot_be_read(
 
 def test_a_published_layout_is_the_only_one(executor: Executor) -> None:
     files = {SINGLE: encode(plain() | Weight(32, False).awq())}
-    with Loaded(executor, files, AWQ, dtype="q4z") as loaded:
-        assert loaded.layouts()["linear.weight"] == "q4z"
+    for dtype in ("q4z", "q4"):
+        with Loaded(executor, files, AWQ, dtype=dtype) as loaded:
+            assert loaded.layouts()["linear.weight"] == "q4z"
     fails(UnsupportedError, "has its weights in q4z", executor, files, AWQ, dtype="fp32")
 
 

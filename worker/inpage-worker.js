@@ -253,6 +253,7 @@ async function startPython(runtime) {
     console.warn(`inpage starts without its snapshot: ${reason(error)}`);
     await globalThis.caches?.delete("inpage-runtime").catch(() => {}); // a kept one may be damaged
   }
+  await parts.program.promise; // Pyodide would wait for ever for one that cannot be had
   const pyodide = await loadPyodide(options);
   await pyodide.loadPackage("inpage", { messageCallback: () => {} });
   return pyodide;

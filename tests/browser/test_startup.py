@@ -128,6 +128,28 @@ def test_starts_the_plain_way_without_a_snapshot_that_fits(
         assert any(complaint in text for text in said) if complaint else not said
 
 
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(("data", "complaint"), [(None, "answers 404"), (b"\0asm\1\0\0\0\1", "CompileError")])
+def test_a_program_that_cannot_be_had_is_told(
+    browser: Any, tmp_path: Path, listed: bool, data: bytes | None, complaint: str
+) -> None:
+    with serve_site(tmp_path / "site", MODEL) as url:
+        program = tmp_path / "site" / "runtime" / "pyodide.asm.wasm"
+        program.unlink()
+        if data:
+            program.write_bytes(data)
+        if not listed:
+            not_listed(tmp_path / "site")
+        with open_page(browser, url) as page:
+            message = page.run("""
+                const none = new Promise((resolve) => setTimeout(resolve, 20_000, "no answer"));
+                const answer = inpage.create("env.as_dict");
+                return Promise.race([none, answer.catch(({ code, message }) => `${code} ${message}`)]);
+            """)
+    assert message.startswith("worker The Python runtime could not be started")
+    assert complaint in message
+
+
 def test_an_unpacked_snapshot_will_do(browser: Any, tmp_path: Path) -> None:
     """Some servers send .gz files as compressed content, which the browser unpacks."""
     with serve_site(tmp_path / "site", MODEL) as url:

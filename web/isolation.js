@@ -10,19 +10,19 @@ const RELOADED = "inpage-isolation-reloaded";
 
 /** Whether the page is isolated. Stays pending while the page reloads. @returns {Promise<boolean>} */
 async function isolate() {
-  if (crossOriginIsolated) {
-    sessionStorage.removeItem(RELOADED);
-    return true;
-  }
-  if (!navigator.serviceWorker || sessionStorage.getItem(RELOADED)) return false;
   try {
+    if (crossOriginIsolated) {
+      sessionStorage.removeItem(RELOADED);
+      return true;
+    }
+    if (!navigator.serviceWorker || sessionStorage.getItem(RELOADED)) return false;
     await navigator.serviceWorker.register(new URL("isolation-worker.js", import.meta.url));
     await navigator.serviceWorker.ready;
+    sessionStorage.setItem(RELOADED, "yes"); // a page that is not isolated now would reload without end
   } catch (error) {
-    console.warn(`The page stays without cross-origin isolation: ${error}`);
-    return false;
+    if (!crossOriginIsolated) console.warn(`The page stays without cross-origin isolation: ${error}`);
+    return crossOriginIsolated;
   }
-  sessionStorage.setItem(RELOADED, "yes"); // a page that is not isolated now would reload without end
   location.reload();
   return new Promise(() => {});
 }

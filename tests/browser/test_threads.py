@@ -140,3 +140,14 @@ def test_isolation_worker_brings_threads_to_a_plain_host(browser: Any, plain_sit
         # Not even a reload past the service worker leads into a loop.
         page.page.reload()
         assert page.page.evaluate("crossOriginIsolated") is True
+
+
+def test_isolation_where_storage_is_blocked(browser: Any, plain_site: str, isolated_site: str) -> None:
+    blocked = """async () => {
+        const get = () => { throw new DOMException("denied", "SecurityError"); };
+        Object.defineProperty(window, "sessionStorage", { get });
+        return (await import("./isolation.js")).isolated;
+    }"""
+    for site, expected in ((plain_site, False), (isolated_site, True)):
+        with open_page(browser, site) as page:
+            assert page.page.evaluate(blocked) is expected

@@ -73,6 +73,10 @@ class StoreError(InpageError):
     code = "store"
 
 
+class OutdatedError(StoreError):
+    """What the store has of a repository is of an earlier version of it; that was removed, and a new load is right."""
+
+
 class CheckpointError(InpageError):
     """A checkpoint file breaks its format, or does not fit the model."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inpage import AutoModel, AutoModelForMaskedLM, env
+from inpage import AutoModel, AutoModelForMaskedLM, env, pipeline
 from inpage.__main__ import main
 from inpage.checkpoint import image as image_module
 from inpage.checkpoint.safetensors import encode_header
@@ -22,6 +22,7 @@ from inpage.models.bert import BertConfig, BertForMaskedLM
 from tests.checkpoints import decode, encode
 from tests.faults import FaultyServer, faulty_server
 
+ENCODERS = Path(__file__).parent.parent / "golden" / "encoders"
 NAME = "org/tiny"
 CONFIG = {
     "model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 64, "hidden_size": 128,
@@ -31,9 +32,9 @@ CONFIG = {
 SINGLE = "model.safetensors"
 
 
-def checkpoint(seed: int) -> bytes:
+def checkpoint(seed: int, **config: Any) -> bytes:
     rng = np.random.default_rng(seed)
-    parameters = BertForMaskedLM(BertConfig.from_dict(CONFIG)).named_parameters()
+    parameters = BertForMaskedLM(BertConfig.from_dict(CONFIG | config)).named_parameters()
     values = {name: rng.normal(size=p.shape).astype(np.float32) for name, p in parameters}
     for tied in ("weight", "bias"):
         values.pop(f"cls.predictions.decoder.{tied}")
@@ -126,6 +127,29 @@ def test_it_is_not_served_once_the_source_changed(server: FaultyServer, folder: 
     second = load()
     assert second != first
     assert load() == second
+    assert len(stored()) == 1
+
+
+@pytest.mark.parametrize("way", ["model", "pipeline"])
+def test_nothing_of_an_older_version_goes_with_a_new_one(server: FaultyServer, folder: Path, way: str) -> None:
+    """The weights are asked for, the files beside them are not, unless the weights are new."""
+
+    def vocabulary() -> int:
+        if way == "pipeline":
+            with pipeline("fill-mask", NAME, dtype="q4") as fill:
+                return fill.model.config.vocab_size
+        with AutoModelForMaskedLM.from_pretrained(NAME, dtype="q4") as model:
+            return model.config.vocab_size
+
+    tokenizer = ENCODERS / "bert-mlm" / "tokenizer.json"
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    assert vocabulary() == CONFIG["vocab_size"]
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": 72}))
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes() + b"\n")
+    (folder / SINGLE).write_bytes(checkpoint(2, vocab_size=72))
+    assert vocabulary() == 72
+    assert not find_outdated(NAME)
+    assert vocabulary() == 72
     assert len(stored()) == 1
 
 

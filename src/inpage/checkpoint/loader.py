@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import CheckpointError, StoreError
+from ..errors import CheckpointError, OutdatedError, StoreError
 from ..nn import Parameter
 from ..runtime import gather
 from .conversion import whole
@@ -38,11 +38,11 @@ async def load_weights(
     is kept in the store, from which the next load takes it. The plan is complete, and memory for all of it there,
     before weights are fetched. Parameters that the checkpoint lacks are initialised, with one warning. If anything
     fails, or the task is cancelled, all memory is given back. Raises CheckpointError, MismatchedShapesError,
-    OutOfMemoryError, UnsupportedError, and what the repository raises.
+    OutOfMemoryError, UnsupportedError, OutdatedError, and what the repository raises.
     """
     check_dtype(dtype)
     keeper = Keeper(model, repository, dtype, ignore_mismatched_sizes)
-    info = await _load_kept(model, await keeper.find())
+    info = await _load_kept(model, repository, await keeper.find())
     if info is None:
         checkpoint = await open_checkpoint(repository, model, dtype)
         plan = await _plan(model, repository, checkpoint, dtype, ignore_mismatched_sizes)
@@ -77,16 +77,21 @@ async def load_parameters(
         raise
 
 
-async def _load_kept(model: "PreTrainedModel", kept: Kept | None) -> LoadingInfo | None:
-    """Fill the model from what an earlier load kept; None if there is nothing, or if it is damaged or outdated."""
+async def _load_kept(model: "PreTrainedModel", repository: "Repository", kept: Kept | None) -> LoadingInfo | None:
+    """Fill the model from what an earlier load kept; None if there is nothing, or if it is damaged or outdated.
+
+    Raises OutdatedError if other files are outdated as well, of which the configuration may be one.
+    """
     if kept is None:
         return None
     restore = _skeleton(model)
     try:
         await gather(kept.source.check(), _copy(model, kept))
-    except (CheckpointError, StoreError):  # outdated, damaged, or deleted while it was read
+    except (CheckpointError, StoreError) as error:  # outdated, damaged, or deleted while it was read
         restore()
         await kept.source.forget()
+        if isinstance(error, OutdatedError) and await repository.forget_outdated():
+            raise
         return None
     return kept.info
 

@@ -55,6 +55,17 @@ async def _find_outdated(name: str | None, revision: str | None, token: str) -> 
     return CachedFiles(_public(manifest) for manifest, new in zip(manifests, changed, strict=True) if new)
 
 
+async def forget_outdated(name: str, revision: str, token: str) -> bool:
+    """Delete those of `find_outdated`, and what is known to be absent; returns whether any file was outdated."""
+    store, manifests = await open_store(), await _manifests(name, revision)
+    outdated = {each["url"] for each in await _find_outdated(name, revision, token)}
+    for manifest in manifests:
+        if manifest.absent or manifest.url in outdated:
+            async with store.lock(manifest.url):
+                await store.remove(manifest)
+    return bool(outdated)
+
+
 async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
     store = await open_store()
     return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from ..errors import FileNotFoundInRepositoryError, NetworkError, StoreError
+from ..errors import FileNotFoundInRepositoryError, NetworkError, OutdatedError, StoreError
 from ..runtime import gather
 from .backends import Backend, MemoryBackend
 from .chunk import Chunk
@@ -62,7 +62,7 @@ class KeptFile:
         return FileStream(self._chunks(start, stop))
 
     async def check(self) -> None:
-        """Raise `StoreError` if the files that it was made of have changed. To be awaited before it is trusted.
+        """Raise `OutdatedError` if the files that it was made of have changed. To be awaited before it is trusted.
 
         Where their hosts cannot be asked, they count as the same.
         """
@@ -73,7 +73,7 @@ class KeptFile:
         except NetworkError:
             return
         if not all(same):
-            raise StoreError(f"What {self.file} of {self.name} was made of has changed.", hint="Load again.")
+            raise OutdatedError(f"What {self.file} of {self.name} was made of has changed.", hint="Load again.")
 
     async def forget(self) -> None:
         """Remove the file from the store."""

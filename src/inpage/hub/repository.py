@@ -13,6 +13,7 @@ from ..env import env
 from ..errors import CorruptFileError, FileNotFoundInRepositoryError, InpageError, InputError
 from ..runtime import gather
 from . import kept
+from .cache import forget_outdated
 from .chunk import Chunk
 from .kept import KeptFile
 from .progress import Progress, ProgressCallback
@@ -239,6 +240,11 @@ class Repository:
         """Remove what the store has of a file."""
         for source in self._sources(filename):
             await source.forget()
+
+    async def forget_outdated(self) -> bool:
+        """Remove what the store has of this revision and the host has in another version; whether there was any."""
+        self._known = {}
+        return await forget_outdated(self.name, self.revision, self._token)
 
     def _sources(self, filename: str) -> list[Source]:
         """The places where the file may be, in order."""

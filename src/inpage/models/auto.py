@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import UnsupportedError
 from ..runtime import resolve
 from .configuration import PreTrainedConfig, read_config, remote_code_error
-from .modeling import PreTrainedModel, as_repository, load
+from .modeling import PreTrainedModel, as_repository, load, up_to_date
 
 if TYPE_CHECKING:
     from ..hub import Repository
@@ -107,7 +107,7 @@ class AutoModel:
 
         Raises UnsupportedError for unknown architectures, RemoteCodeError for those that are code of the repository.
         """
-        return resolve(load(cls.class_for, name, **options))
+        return resolve(up_to_date(lambda: load(cls.class_for, name, **options)))
 
     @classmethod
     def class_for(cls, values: dict[str, Any], repository: str) -> type[PreTrainedModel]:

@@ -1,12 +1,12 @@
 """What all models have in common: loading, calling, disposing."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from .. import nn
 from ..checks import check_flags
-from ..errors import ConfigError, DisposedError, InpageError, InputError, UnsupportedError
+from ..errors import ConfigError, DisposedError, InpageError, InputError, OutdatedError, UnsupportedError
 from ..executors import acquire, release
 from ..executors.base import Interrupted
 from ..program import Program, Recorded
@@ -56,7 +56,7 @@ class PreTrainedModel(AdapterMixin, nn.Module, Awaitable):
     @classmethod
     def from_pretrained(cls, name: "str | Repository", **options: Any) -> Self:
         """Model of a repository: a hub id, a local folder or the URL of a folder. `options` are those of `load`."""
-        return resolve(load(lambda values, repository: cls, name, **options))
+        return resolve(up_to_date(lambda: load(lambda values, repository: cls, name, **options)))
 
     @property
     def base_model(self) -> "PreTrainedModel":
@@ -230,6 +230,14 @@ class ModelFunction:
 
 class LoadedWithInfo(tuple[PreTrainedModel, dict[str, Any]], Awaitable):
     """What `output_loading_info=True` gives: the model and the report."""
+
+
+async def up_to_date(loading: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """What `loading` gives, once more where the repository turns out to have changed since it was stored."""
+    try:
+        return await loading()
+    except OutdatedError:
+        return await loading()
 
 
 async def load(

@@ -90,7 +90,9 @@ def pipeline(
             )
         loading[name] = value
     if isinstance(model, str):
-        return resolve(_load(task, model, tokenizer, place, loading, progress_callback, options))
+        from ..models.modeling import up_to_date
+
+        return resolve(up_to_date(lambda: _load(task, model, tokenizer, place, loading, progress_callback, options)))
     given = [name for name, value in {**place, **loading}.items() if value not in (None, False, "", "main")]
     if given:
         raise InputError(f"The model is loaded already; {', '.join(given)} would not count.", hint="Leave that out.")

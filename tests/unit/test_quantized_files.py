@@ -483,6 +483,36 @@ def test_peak_is_the_weights_and_a_block(executor: Executor) -> None:
         assert loaded.model.get_memory_footprint() < 6000
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "q4"])
+def test_peak_of_turned_weights_is_one_of_them_more(
+    executor: Executor, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Large(PreTrainedModel):
+        weight_conversions = Turned.weight_conversions
+
+        def __init__(self, config: PreTrainedConfig) -> None:
+            super().__init__(config)
+            self.linear = nn.Linear(1024, 512, bias=False)
+
+    values = RNG.normal(size=(1024, 512)).astype(np.float32)
+    allocate, before = executor.allocate, executor.used_bytes
+    peaks: list[int] = []
+
+    def watched(nbytes: int) -> int:
+        address = allocate(nbytes)
+        peaks.append(executor.used_bytes - before)
+        return address
+
+    monkeypatch.setattr(executor, "allocate", watched)
+    halves = {"linear.weight": bfloat16(values)}
+    with Loaded(executor, {SINGLE: encode(halves)}, model_class=Large, dtype=dtype) as loaded:
+        assert max(peaks) < loaded.model.get_memory_footprint() + halves["linear.weight"].nbytes + 10_000
+        found = loaded.values()["linear.weight"]
+    plain = {"linear.weight": (bfloat16(values).astype(np.uint32) << 16).view(np.float32)}
+    with Loaded(executor, {SINGLE: encode(plain)}, model_class=Large, dtype=dtype) as loaded:
+        np.testing.assert_array_equal(loaded.values()["linear.weight"], found)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "q4"])
 def test_what_does_not_fit_is_told_in_full(executor: Executor, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Large(PreTrainedModel):

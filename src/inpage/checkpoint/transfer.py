@@ -152,6 +152,11 @@ class Transfer:
     def _pieces(self, tasks: list[Task], info: TensorInfo, staging: HeapBlock) -> None:
         """Do all tasks of a tensor that is staged as a whole."""
         count, source = prod(info.shape), _source(info)
+        if all(parameter.layout != "rows" and id(parameter) not in self.assemblies for parameter, _ in tasks):
+            for parameter, piece in tasks:
+                x = operand_at(staging, ITEM_BYTES[info.dtype] * piece.offset)
+                self._pack(parameter, x, piece.strides, source)
+            return
         plain = HeapBlock(self.executor, 4 * count)
         y, x = operand_at(plain), operand_at(staging)
         try:
@@ -177,10 +182,10 @@ class Transfer:
                 self._pack(parameter, operand_at(target), row_major(parameter.shape))
                 assembly.free()
 
-    def _pack(self, parameter: Parameter, x: Tensor, strides: tuple[int, ...]) -> None:
-        """Pack float32 elements at x, by strides, into a parameter."""
+    def _pack(self, parameter: Parameter, x: Tensor, strides: tuple[int, ...], source: int = 0) -> None:
+        """Pack elements at x of dtype number `source`, by strides, into a parameter."""
         row, column = strides
-        run_once(lambda: emit_pack(parameter, x, parameter.shape[0], (row, column)), self.executor)
+        run_once(lambda: emit_pack(parameter, x, parameter.shape[0], (row, column), source), self.executor)
 
 
 class _Batch:

@@ -41,29 +41,28 @@ async def _list_cached(name: str | None, revision: str | None) -> CachedFiles:
 
 
 async def _delete_cached(name: str | None, revision: str | None) -> CachedFiles:
-    store = await open_store()
     manifests = await _manifests(name, revision)
-    for manifest in manifests:
-        async with store.lock(manifest.url):
-            await store.remove(manifest)
+    await _remove(manifests)
     return CachedFiles(_public(manifest) for manifest in manifests if not manifest.absent)
 
 
 async def _find_outdated(name: str | None, revision: str | None, token: str) -> CachedFiles:
-    manifests = [manifest for manifest in await _manifests(name, revision) if manifest.complete]
-    changed = await gather(*(_has_changed(manifest, token) for manifest in manifests))
-    return CachedFiles(_public(manifest) for manifest, new in zip(manifests, changed, strict=True) if new)
+    return CachedFiles(map(_public, await _changed(await _manifests(name, revision), token)))
 
 
 async def forget_outdated(name: str, revision: str, token: str) -> bool:
     """Delete those of `find_outdated`, and what is known to be absent; returns whether any file was outdated."""
-    store, manifests = await open_store(), await _manifests(name, revision)
-    outdated = {each["url"] for each in await _find_outdated(name, revision, token)}
-    for manifest in manifests:
-        if manifest.absent or manifest.url in outdated:
-            async with store.lock(manifest.url):
-                await store.remove(manifest)
+    manifests = await _manifests(name, revision)
+    outdated = await _changed(manifests, token)
+    await _remove(outdated + [manifest for manifest in manifests if manifest.absent])
     return bool(outdated)
+
+
+async def _remove(manifests: list[Manifest]) -> None:
+    store = await open_store()
+    for manifest in manifests:
+        async with store.lock(manifest.url):
+            await store.remove(manifest)
 
 
 async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
@@ -73,6 +72,13 @@ async def _manifests(name: str | None, revision: str | None) -> list[Manifest]:
         for manifest in await store.manifests()
         if name in (None, manifest.name) and revision in (None, manifest.revision)
     ]
+
+
+async def _changed(manifests: list[Manifest], token: str) -> list[Manifest]:
+    """Those of complete files that the host no longer has, or has another version of."""
+    complete = [manifest for manifest in manifests if manifest.complete]
+    changed = await gather(*(_has_changed(manifest, token) for manifest in complete))
+    return [manifest for manifest, new in zip(complete, changed, strict=True) if new]
 
 
 async def _has_changed(manifest: Manifest, token: str) -> bool:
